@@ -1,7 +1,7 @@
 # paths: next id, write publish, write publish with tags, scan publish, scan consumeresp, decode publish with tags
 # paths: answer, decode answers, malformed publish, walk a payload, check a payload, write a payload, copy a time
-# paths: float, large message
-# frames: write publish with tags, write a payload, copy a time, float, large message
+# paths: float
+# frames: write publish with tags, write a payload, copy a time, float
 """Frames of FMQ, and a payload that is one of its maps: written, taken apart, read, refused."""
 
 from prove import prove
@@ -10,12 +10,11 @@ from headwater.fmq import frames, spec
 from headwater.fmq.frames import Frame
 from headwater.fmq.ids import IdMaker
 from headwater.fmq.numbers import put_bytes, put_float
-from headwater.fmq.streaming import StreamedMessage
 from headwater.fmq.values import Value, check, number, put_bool, put_count, put_int, put_none, put_text, read
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from headwater.types import Bytes
+    pass
 
 TOPIC = b"plant/1/temp"
 PAYLOAD = b"0123456789abcdef"
@@ -148,41 +147,6 @@ def write_float() -> None:
     assert put_float(out, 0, 160, another) in (5, 9)
 
 
-class Sink:
-    def __init__(self) -> None:
-        self.got = 0
-
-    def open(self, f: Frame, size: int) -> bool:
-        self.got = 0
-        return True
-
-    def write(self, buf: "Bytes", at: int, n: int) -> None:
-        self.got += n
-
-    def close(self, complete: bool) -> None:
-        assert complete
-
-
-big = bytearray(64)
-# Of a body of 3000 bytes, this is the beginning.
-body = frames.put_length(big, frames.put_head(big, 0, 0x34, ident), 3000)
-big[put_text(big, body, 64, TOPIC)] = 0xD0
-big_frame = Frame(big, 4096)
-sink = Sink()
-large = StreamedMessage(sink)
-
-
-def pass_large() -> None:
-    assert frames.decode_header(big_frame, 0, 64) > 3000
-    at = large.begin(big_frame, 0, 64, 64)
-    assert large.offer(big_frame)
-    while large.left:
-        large.take(big, at, 64)
-        at = 0
-    large.close(True)
-    assert sink.got == 3000 - 15
-
-
 prove("next id", next_id)
 prove("write publish", write_plain)
 prove("write publish with tags", write_tagged)
@@ -197,4 +161,3 @@ prove("check a payload", check_payload)
 prove("walk a payload", walk_payload)
 prove("copy a time", copy_time)
 prove("float", write_float)
-prove("large message", pass_large)

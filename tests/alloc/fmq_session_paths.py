@@ -18,7 +18,8 @@ from headwater.fmq import calls
 from headwater.fmq.client import Client
 from headwater.fmq.frames import Frame, tag_list
 from headwater.fmq.manual_ack import acknowledge
-from headwater.fmq.streaming import StreamedMessage
+from headwater.fmq.queues import consume
+from headwater.streaming import Stream
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -80,9 +81,7 @@ class On:
         self.session.on_refused = self._on_refused
         # Bound once, because binding allocates.
         self._reply = calls.reply
-        self.stream = StreamedMessage(self)
-        self.session.large = self.stream
-        self.session.close_large = self.stream.close
+        self.stream = Stream(self)
         self.subscription = self.client.subscribe(b"jobs", group=b"g")
         assert self.client.poll() == 0
 
@@ -215,14 +214,14 @@ class On:
             self._settle()
 
     def to_sink(self) -> None:
-        self.stream.sink = self
+        self.session.stream = self.stream
         before = self.pieces
         self._large(LARGE_2)
         self._large(PUBREL)
         assert self.pieces == before + 1000
 
     def skipped(self) -> None:
-        self.stream.sink = None
+        self.session.stream = None
         before = self.session.skipped
         self._large(LARGE_1)
         assert self.session.skipped == before + 1
@@ -287,9 +286,9 @@ class On:
 on = On()
 prove("publish with tags", on.tags)
 prove("window of qos 1", on.window)
-on.client.consume(on.subscription)
+consume(on.client.session, on.subscription)
 prove("consume", on.consume)
-on.client.consume(on.subscription, 2, True)
+consume(on.client.session, on.subscription, 2, True)
 prove("consume with acknowledgement", on.consume_1)
 prove_session(on)
 prove("the hub's ping", on.hubs_ping)

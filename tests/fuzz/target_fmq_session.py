@@ -15,7 +15,7 @@ from headwater.errors import E_RX_TOO_LARGE, E_RX_WINDOW, PEER, blame
 from headwater.fmq import frames, spec
 from headwater.fmq.frames import Frame
 from headwater.fmq.session import ClientSession
-from headwater.fmq.streaming import stream_to
+from headwater.streaming import stream_to
 
 NO_SINK, APPLICATION_ACKS, BEFORE_AUTH, RAISING = 1, 2, 4, 8
 RX_SIZES = (64, 100, 200, 512)
@@ -160,7 +160,7 @@ def footprint(end: ClientSession) -> list[int]:
     """What must not grow."""
     return [
         len(part)
-        for part in (end.tx, end.rx.buf, end.outbox.buf, end.taken.ids, end.requests.ids, end.large.ident)
+        for part in (end.tx, end.rx.buf, end.outbox.buf, end.taken.ids, end.requests.ids, end.large_ident)
     ]
 
 

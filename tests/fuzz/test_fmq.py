@@ -7,13 +7,15 @@ from typing import Any
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from headwater.connection import ACCEPT
 from headwater.errors import E_TOO_LARGE
 from headwater.fmq import frames, numbers, spec
 from headwater.fmq import values as core
 from headwater.fmq.frames import Frame
 from headwater.fmq.ids import IdMaker, id_end, put_id
-from headwater.fmq.streaming import StreamedMessage
+from headwater.fmq.session import ClientSession
 from headwater.fmq.values import Value, put_int
+from headwater.streaming import stream_to
 from headwater.types import Bytes
 from headwater_host.fmq.kinds import DateTime, Duration, Object, Pairs
 from headwater_host.fmq.values import decode as host_decode
@@ -223,7 +225,7 @@ class _Sink:
 
 
 @given(
-    st.integers(32, 90),
+    st.integers(64, 104),
     st.lists(st.integers(1, 40), min_size=1, max_size=20),
     st.text(max_size=40),
     st.lists(st.text(max_size=5), max_size=3),
@@ -237,32 +239,22 @@ def test_large_messages_whatever_the_pieces(
     made = bytearray(3000)
     fields = (topic.encode(), [tag.encode() for tag in tags], payload)
     data = bytes(made[: frames.encode_frame(made, 0, 3000, 0x34, name, fields)])
-    buf = bytearray(capacity)
-    f = Frame(buf, 4000)
     sink = _Sink()
-    large = StreamedMessage(sink)
-    held = at = turn = 0
-    begun = shown = False
+    session = ClientSession(b"board", rx_size=capacity)
+    assert session.connect(0) == 0
+    # The hub has accepted the connection.
+    session.tx_end = 0
+    session.event(ACCEPT)
+    stream_to(session, sink)
+    at = turn = 0
     while at < len(data):
-        n = min(pieces[turn % len(pieces)], capacity - held, len(data) - at)
+        n = min(pieces[turn % len(pieces)], session.rx.window(), len(data) - at)
         turn += 1
-        buf[held : held + n] = data[at : at + n]
-        held += n
+        session.rx.view[:n] = data[at : at + n]
+        assert session.feed(n) == 0
         at += n
-        i = 0
-        if not begun and frames.decode_header(f, 0, held) > 0:
-            i = large.begin(f, 0, held, capacity)
-            assert i >= 0
-            if i:
-                begun = True
-                shown = large.offer(f)
-        if begun:
-            assert large.take(buf, i, held) == held
-            held = 0
-        assert held < capacity
-    assert large.left == 0
-    large.close(True)
-    fits = len(data) - len(payload) <= capacity
-    assert shown == fits
+    assert session.large_left == 0
+    fits = len(data) - len(payload) <= session.rx.capacity
+    assert session.skipped == (0 if fits else 1)
     assert (sink.got, sink.ended) == ((payload, True) if fits else (b"", False))
-    assert bytes(large.ident[: large.id_size]) == name
+    assert bytes(session.tx[: session.tx_end]) == b"\x50" + name

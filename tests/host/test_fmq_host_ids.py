@@ -73,7 +73,7 @@ def test_the_table_is_the_cores(steps: list[tuple[str, int, int, int]]) -> None:
         assert other.free() < 0 or other.state[other.free()] == 0
         for k in range(4):
             assert other.number(k) == one.number(k)
-        found, also = one.find(state, ident, 0, 3), other.find(state, ident, 0, 3)
+        found, also = one.find(state, state, ident, 0, 3), other.find(state, state, ident, 0, 3)
         # One of several with the same id.
         if not state:
             continue

@@ -10,6 +10,7 @@ from headwater.errors import HeadwaterError
 from headwater.fmq.client import Client
 from headwater.fmq.frames import Frame
 from headwater.fmq.manual_ack import acknowledge
+from headwater.fmq.queues import consume, register, unregister
 from headwater_host.hub.service import Hub
 from tests.host.hub_client import config, until, with_hub
 from tests.interop.dialer import SocketDialer
@@ -112,7 +113,12 @@ def test_topics(tmp_path: Path) -> None:
             answers: list[tuple[int, int, bytes]] = []
             client.on_answer = lambda n, code: answers.append((n, code, client.session.reason()))
             client.connect()
-            asked = [client.register(b"jobs", 3), client.register(b"jobs", 2), client.unregister(b"none")]
+            session = client.session
+            asked = [
+                register(session, b"jobs", 3),
+                register(session, b"jobs", 2),
+                unregister(session, b"none"),
+            ]
             wait_for(client, lambda: len(answers) == 3)
             client.disconnect()
             # An answer waits for the disk, and a refusal does not.
@@ -187,7 +193,7 @@ def test_consumers_get_what_was_not_acknowledged_again(tmp_path: Path) -> None:
             client.connect()
             number = client.subscribe(b"jobs", group=b"workers")
             wait_for(client, lambda: answers == [(number, 0)])
-            assert client.consume(number, 3, True) > 0
+            assert consume(session, number, 3, True) > 0
             for n in range(5):
                 assert client.publish(b"jobs", b"%d" % n, 1) > 0
             wait_for(client, lambda: len(got) == 3)
@@ -198,7 +204,7 @@ def test_consumers_get_what_was_not_acknowledged_again(tmp_path: Path) -> None:
             client.close()
             assert client.connect() is True
             session.auto_ack = True
-            assert client.consume(number, 3, True) > 0
+            assert consume(session, number, 3, True) > 0
             wait_for(client, lambda: len(got) == 8)
             assert sorted(got[4:]) == [b"1", b"2", b"3", b"4"]
 

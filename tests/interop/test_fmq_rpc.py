@@ -59,7 +59,7 @@ def test_the_cores_client_calls_and_serves(tmp_path: Path) -> None:
 
             responder.session.on_call = on_call
             responder.session.on_refused = lambda n, code: refused.append((n, code))
-            caller.session.on_result = lambda n, f: answers.append((n, f.payload_bytes()))
+            caller.session.on_result = lambda f: answers.append((caller.session.source, f.payload_bytes()))
             caller.on_answer = lambda n, code: answers.append((n, code))
             granted: list[int] = []
             responder.on_answer = lambda n, code: granted.append(code)

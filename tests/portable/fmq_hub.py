@@ -365,8 +365,8 @@ class Got:
         self.got.append((topic, f.payload_bytes(), kind, f.kind() == 3 and f.retain(), self.session.source))
         self.receipts.append(self.session.receipt)
 
-    def result(self, n: int, f: Frame) -> None:
-        self.results.append((n, f.payload_bytes()))
+    def result(self, f: Frame) -> None:
+        self.results.append((self.session.source, f.payload_bytes()))
         self.receipts.append(self.session.receipt)
 
     def answer(self, n: int, code: int) -> None:

@@ -12,6 +12,7 @@ from headwater.fmq.calls import Calls
 from headwater.fmq.client import Client
 from headwater.fmq.frames import tag_list
 from headwater.fmq.manual_ack import acknowledge
+from headwater.fmq.queues import consume, register, unregister
 from headwater.fmq.session import ClientSession
 
 TYPE_CHECKING = False
@@ -141,7 +142,7 @@ def test_a_program_that_has_enough_still_gets_its_answers() -> None:
         number = client.subscribe(b"jobs", group=b"g")
         on.settle()
         # A consumer has no answer before it ends.
-        assert client.consume(number) > 0
+        assert consume(client.session, number) > 0
         on.settle()
         client.reading = False
         for n in range(20):
@@ -157,7 +158,7 @@ def test_a_program_that_has_enough_still_gets_its_answers() -> None:
             if ask[:-1] == "publish ":
                 assert client.publish(b"t", b"", int(ask[-1])) > 0
             elif ask == "register":
-                assert client.register(b"other") > 0
+                assert register(client.session, b"other") > 0
             elif ask == "subscribe":
                 assert client.subscribe(b"other") > 0
             else:
@@ -180,19 +181,19 @@ def test_a_program_that_has_enough_still_gets_its_answers() -> None:
 def test_requests() -> None:
     on = online()
     client = on.client
-    topic = client.register(b"jobs", 2)
+    topic = register(client.session, b"jobs", 2)
     number = client.subscribe(b"jobs", group=b"g")
     on.settle()
     assert on.at.answers == [(topic, 0, b""), (number, 0, b"")]
     (sid,) = on.hub.subscriptions
     client.session.auto_ack = False
-    consumer = client.consume(number, 2, True)
+    consumer = consume(client.session, number, 2, True)
     on.settle()
     on.hub.give(sid, None, b"job")
     on.settle()
     assert on.at.got == [(b"", b"job", "c", False, number)]
     assert acknowledge(client.session, on.at.receipts[0]) == 0
-    assert client.unsubscribe(number) > 0 and client.unregister(b"jobs") > 0
+    assert client.unsubscribe(number) > 0 and unregister(client.session, b"jobs") > 0
     on.settle()
     assert (consumer, 0, b"") in on.at.answers and on.hub.quiet() and not on.hub.topics
     assert client.unsubscribe(number) == errors.E_UNKNOWN_ID

@@ -13,7 +13,8 @@ from pipe import Link, Random, Wire
 
 from headwater.connection import CLOSING, ONLINE
 from headwater.fmq.calls import call
-from headwater.fmq.streaming import stream_to
+from headwater.fmq.queues import consume, register
+from headwater.streaming import stream_to
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -188,13 +189,13 @@ def consuming(e: Flow) -> None:
 
     def online(present: bool) -> None:
         # Whether its request had been answered is known, if it was.
-        if client.consume(number[0], 2, True) < 0:
+        if consume(client, number[0], 2, True) < 0:
             begin()
 
     def answer(n: int, code: int) -> None:
         assert code == 0
         if n == number[0]:
-            assert client.consume(n, 2, True) > 0
+            assert consume(client, n, 2, True) > 0
 
     client.on_online = online
     client.on_answer = answer
@@ -223,7 +224,7 @@ def test_requests_are_answered_or_end_with_their_connection() -> None:
         asked: list[int] = []
 
         def ask(present: bool) -> None:
-            asked.append(e.client.register(b"topic", 3))
+            asked.append(register(e.client, b"topic", 3))
             assert asked[-1] > 0
 
         def answer(n: int, code: int) -> None:

@@ -10,6 +10,7 @@ from headwater.fmq import spec
 from headwater.fmq.client import Client
 from headwater.fmq.frames import tag_list
 from headwater.fmq.keeper import GIVEN_UP, ONLINE, PAUSE, Keeper
+from headwater.fmq.queues import register
 from headwater.fmq.session import HELLO
 
 
@@ -147,7 +148,7 @@ def test_what_the_program_asks_for_itself() -> None:
     k.keeper.on_request = lambda number, code: answers.append((number, code))
     k.keeper.subscribe(b"t")
     k.online()
-    number = k.client.register(b"made", 3)
+    number = register(k.client.session, b"made", 3)
     assert number > 0
     k.settled()
     assert answers == [(number, 0)] and k.answers == [(b"t", 0)] and k.hub.topics == {b"made": 3}

@@ -16,6 +16,7 @@ from headwater.errors import (
 )
 from headwater.fmq import calls, spec
 from headwater.fmq.manual_ack import acknowledge
+from headwater.fmq.queues import consume, register, unregister
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -27,8 +28,8 @@ if TYPE_CHECKING:
 
 def test_topics_are_registered_and_unregistered() -> None:
     p = pair()
-    numbers = [p.client.register(b"one"), p.client.register(b"two", 8), p.client.unregister(b"one")]
-    numbers.append(p.client.unregister(b"none"))
+    numbers = [register(p.client, b"one"), register(p.client, b"two", 8), unregister(p.client, b"one")]
+    numbers.append(unregister(p.client, b"none"))
     p.run()
     assert p.hub.topics == {b"two": 8}
     assert p.at.answers == [(n, 0, b"") for n in numbers[:3]] + [(numbers[3], 0x8F, b"no such topic")]
@@ -61,7 +62,7 @@ def test_a_subscription_says_what_is_wanted() -> None:
     p.run()
     assert len(p.hub.subscriptions) == 3
     assert p.at.answers[-1] == (ended, 0, b"")
-    assert client.unsubscribe(again) == client.consume(again) == E_UNKNOWN_ID
+    assert client.unsubscribe(again) == consume(client, again) == E_UNKNOWN_ID
     p.quiet()
 
 
@@ -77,7 +78,7 @@ def test_a_subscription_is_taken_back_while_it_is_asked_for_again() -> None:
         p.at.answers.append((number, code, b""))
         if number == again:
             # In the place that the subscription had.
-            numbers.append(client.register(b"x"))
+            numbers.append(register(client, b"x"))
 
     client.on_answer = on_answer
     p.run()
@@ -101,27 +102,28 @@ def test_requests_are_checked() -> None:
     for topic in (b"", b"a/b#", b"#/a", b"a+", b"+a", b"\xff"):
         assert client.subscribe(topic) == E_FILTER
     for topic in (b"", b"+"):
-        assert client.register(topic) == client.unregister(topic) == calls.call(client, topic) == E_TOPIC
-    assert client.subscribe("text") == client.register(7) == E_ARGUMENT  # type: ignore[arg-type]
+        assert register(client, topic) == unregister(client, topic) == calls.call(client, topic) == E_TOPIC
+    assert client.subscribe("text") == register(client, 7) == E_ARGUMENT  # type: ignore[arg-type]
     assert client.subscribe(b"t", 7) == client.subscribe(b"t", (7,)) == E_ARGUMENT  # type: ignore[arg-type]
     assert client.subscribe(b"t", (), None) == client.subscribe(b"t", (), b"", "g") == E_ARGUMENT  # type: ignore[arg-type]
     assert calls.consume_once(client, b"t", (), b"", 7) == calls.call(client, b"t", 7) == E_ARGUMENT  # type: ignore[arg-type]
-    assert client.register(b"t", -1) == client.register(b"t", 0) == client.register(b"t", b"1") == E_ARGUMENT  # type: ignore[arg-type]
+    for queues in (-1, 0, b"1"):
+        assert register(client, b"t", queues) == E_ARGUMENT  # type: ignore[arg-type]
     assert client.subscribe(b"t" * 200) == E_TOO_LARGE
-    assert client.consume(1) == client.unsubscribe(0) == E_UNKNOWN_ID
+    assert consume(client, 1) == client.unsubscribe(0) == E_UNKNOWN_ID
     assert client.out() == 0
     p.lose()
-    assert client.subscribe(b"t") == client.register(b"t") == calls.call(client, b"t") == E_OFFLINE
+    assert client.subscribe(b"t") == register(client, b"t") == calls.call(client, b"t") == E_OFFLINE
     assert calls.reply(client, b"\xa0\x00\xb1\x00", b"") == E_OFFLINE
 
 
 def test_no_more_requests_than_there_are_places() -> None:
     p = pair(requests=3)
     # AUTH has one.
-    assert p.client.register(b"a") > 0 and p.client.register(b"b") > 0
-    assert p.client.register(b"c") == E_AGAIN
+    assert register(p.client, b"a") > 0 and register(p.client, b"b") > 0
+    assert register(p.client, b"c") == E_AGAIN
     p.run()
-    assert p.client.register(b"c") > 0
+    assert register(p.client, b"c") > 0
 
 
 def test_a_refused_request_says_why() -> None:
@@ -130,24 +132,24 @@ def test_a_refused_request_says_why() -> None:
     number = p.client.subscribe(b"t", condition=b"t >")
     p.run()
     assert p.at.answers == [(number, 0x8F, b"column 3")]
-    assert p.client.consume(number) == E_UNKNOWN_ID
+    assert consume(p.client, number) == E_UNKNOWN_ID
 
 
 def test_requests_end_with_their_connection_and_subscriptions_do_not() -> None:
     p, number, sid = consumed()
-    assert p.client.consume(number, 2, True) > 0
-    assert p.client.register(b"lost") > 0
+    assert consume(p.client, number, 2, True) > 0
+    assert register(p.client, b"lost") > 0
     p.lose()
     p.connect()
     assert p.hub.subscriptions == {sid: (b"jobs", (), b"", b"g")} and p.hub.consumers == {}
     assert p.at.answers == [(number, 0, b"")]
-    assert p.client.consume(number, 2, True) > 0
+    assert consume(p.client, number, 2, True) > 0
     p.run()
     assert p.hub.consumers[sid][1:] == (2, True)
     p.hub.keeps = False
     p.lose()
     p.connect()
-    assert p.client.consume(number) == E_UNKNOWN_ID
+    assert consume(p.client, number) == E_UNKNOWN_ID
 
 
 # -- consuming ---------------------------------------------------------------------------------------------------------
@@ -155,7 +157,7 @@ def test_requests_end_with_their_connection_and_subscriptions_do_not() -> None:
 
 def test_what_is_consumed_belongs_to_its_subscription() -> None:
     p, number, sid = consumed()
-    assert p.client.consume(number) > 0
+    assert consume(p.client, number) > 0
     p.hub.give(sid, b"jobs", b"one")
     p.hub.give(sid, None, b"two")
     p.run()
@@ -167,7 +169,7 @@ def test_what_is_consumed_belongs_to_its_subscription() -> None:
 
 def test_consumed_messages_are_acknowledged() -> None:
     p, number, sid = consumed()
-    assert p.client.consume(number, 3, True) > 0
+    assert consume(p.client, number, 3, True) > 0
     p.run()
     assert p.hub.consumers[sid][1:] == (3, True)
     ident = p.hub.give(sid, None, b"one")
@@ -186,7 +188,7 @@ def test_consumed_messages_are_acknowledged() -> None:
 def test_a_consumer_stays_when_its_subscription_is_asked_for_again() -> None:
     p, number, sid = consumed()
     p.client.auto_ack = False
-    assert p.client.consume(number, 3, True) > 0
+    assert consume(p.client, number, 3, True) > 0
     p.run()
     again = p.client.subscribe(b"jobs", group=b"g")
     p.run()
@@ -202,7 +204,7 @@ def test_a_consumer_stays_when_its_subscription_is_asked_for_again() -> None:
 def test_what_was_not_acknowledged_comes_again() -> None:
     p, number, sid = consumed()
     p.client.auto_ack = False
-    p.client.consume(number, 0, True)
+    consume(p.client, number, 0, True)
     p.run()
     assert p.hub.consumers[sid][1] == 4
     p.hub.give(sid, None, b"x")
@@ -210,7 +212,7 @@ def test_what_was_not_acknowledged_comes_again() -> None:
     p.lose()
     p.connect()
     assert acknowledge(p.client, p.at.receipts[0]) == E_UNKNOWN_ID
-    p.client.consume(number, 0, True)
+    consume(p.client, number, 0, True)
     p.run()
     assert p.at.payloads("c") == [b"x", b"x"]
     assert acknowledge(p.client, p.at.receipts[1]) == 0
@@ -220,18 +222,18 @@ def test_what_was_not_acknowledged_comes_again() -> None:
 
 def test_a_window_is_no_larger_than_the_room() -> None:
     p, number, _ = consumed()
-    assert p.client.consume(number, 5, True) == p.client.consume(number, -1) == E_ARGUMENT
-    assert p.client.consume(number, 500) > 0
+    assert consume(p.client, number, 5, True) == consume(p.client, number, -1) == E_ARGUMENT
+    assert consume(p.client, number, 500) > 0
 
 
 def test_the_hub_ends_a_consumer() -> None:
     p, number, sid = consumed()
-    consumer = p.client.consume(number)
+    consumer = consume(p.client, number)
     p.run()
     p.hub.end_consumer(sid, 0x8F, b"topic gone")
     p.run()
     assert p.at.answers[1:] == [(consumer, 0x8F, b"topic gone")]
-    assert p.client.consume(number) > 0
+    assert consume(p.client, number) > 0
     p.run()
     p.client.unsubscribe(number)
     p.run()

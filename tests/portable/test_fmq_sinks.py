@@ -8,7 +8,8 @@ from headwater.errors import E_RX_TOO_LARGE
 from headwater.fmq import spec
 from headwater.fmq.calls import call
 from headwater.fmq.manual_ack import acknowledge
-from headwater.fmq.streaming import stream_to
+from headwater.fmq.queues import consume, register
+from headwater.streaming import stream_to
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -49,7 +50,7 @@ def test_large_messages_pass_through_a_sink() -> None:
     p, number, sid = consumed()
     sink = Sink(p)
     stream_to(p.client, sink)
-    p.client.consume(number, 2, True)
+    consume(p.client, number, 2, True)
     for qos in (0, 1, 2):
         p.hub.publish(b"t", LARGE, qos)
     p.run()
@@ -68,7 +69,7 @@ def test_large_messages_pass_through_a_sink() -> None:
 def test_large_messages_are_skipped() -> None:
     p, number, sid = consumed()
     p.client.auto_ack = False
-    p.client.consume(number, 2, True)
+    consume(p.client, number, 2, True)
     for qos in (0, 1, 2):
         p.hub.publish(b"t", LARGE, qos)
     p.run()
@@ -175,7 +176,7 @@ def test_a_sink_may_fill_the_transmit_buffer() -> None:
 
 def test_a_request_s_answer_must_fit() -> None:
     p = pair()
-    number = p.client.register(b"t")
+    number = register(p.client, b"t")
     p.step_up()
     p.hub._out = bytearray()
     p.hub.say(spec.ACK << 4, p.hub.log[-1][2], 0x80, b"why " * 100)

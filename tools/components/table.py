@@ -45,9 +45,10 @@ _FMQ = (
     "headwater.fmq.manual_ack",
     "headwater.fmq.names",
     "headwater.fmq.numbers",
+    "headwater.fmq.queues",
     "headwater.fmq.spec",
-    "headwater.fmq.streaming",
     "headwater.fmq.values",
+    "headwater.streaming",
 )
 _LINK = ("headwater.link.link", "headwater_board.serial")
 

@@ -1,7 +1,7 @@
 """Remote procedure calls over FMQ, and messages that are consumed one at a time (docs/protocols/fmq.md, section 4).
 
     calls = Calls(client)
-    client.session.on_result = lambda number, frame: print(frame.payload_bytes())
+    client.session.on_result = lambda frame: print(client.session.source, frame.payload_bytes())
     calls.call(b"sum", b"1 2")
 
     client.session.on_call = lambda frame: calls.reply(frame, answer(frame.payload_bytes()))
@@ -21,6 +21,7 @@ from headwater.fmq.frames import (
     put_head,
     put_length,
 )
+from headwater.fmq.queues import find_request
 from headwater.fmq.session import CALL, is_query, refused
 from headwater.fmq.values import put_text
 from headwater.wire import NOT_BYTES, const, is_bytes
@@ -43,8 +44,11 @@ _REPLY = b"$rpc/reply"
 
 
 class Calls:
-    """Calls over a client, sent at once. Results come to ``session.on_result(number, frame)``, calls of others to
-    ``session.on_call(frame)``."""
+    """Calls over a client, sent at once.
+
+    Results come to ``session.on_result(frame)``, with the number of the call in ``session.source``; calls of others to
+    ``session.on_call(frame)``.
+    """
 
     def __init__(self, client: "Client"):
         self._client = client
@@ -83,15 +87,16 @@ def consume_once(
     need_ack: bool = False,
     arguments: "Bytes" = b"",
 ) -> int:
-    """Request one message (CONSUME with ONCE): the number of the request, or an error as of ``register``.
+    """Request one message (CONSUME with ONCE): the number of the request, or an error of ``subscribe``.
 
-    The message comes to ``on_result`` with this number; otherwise ``on_answer`` gets the reason code.
+    The message comes to ``on_result``, with this number as ``source``; otherwise ``on_answer`` gets the reason code.
     """
     if not is_query(tags, condition, group) or not is_bytes(arguments):
         return E_ARGUMENT
     bad = refused(check_filter, topic)
     if bad:
         return bad
+    session.find_request = find_request
     n = session.request(
         _CONSUME << 4 | _ONCE | (1 if need_ack else 0),
         (topic, tags, condition, group, arguments),

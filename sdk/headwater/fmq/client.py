@@ -9,7 +9,8 @@
         client.wait(1000)
 
 ``Tcp`` stands for any dialer (``headwater.types.Dialer``); TLS and the serial link are dialers as well. Publishing,
-polling, receiving and acknowledging allocate nothing once connected; requests do. Calls are in ``headwater.fmq.calls``.
+polling, receiving and acknowledging allocate nothing once connected; requests do. Consumers are in
+``headwater.fmq.queues``, calls in ``headwater.fmq.calls``.
 """
 
 from headwater.connection import Driver, send_out, send_ready, send_request
@@ -89,18 +90,6 @@ class Client(Driver):
     def unsubscribe(self, subscription: int) -> int:
         """End a subscription."""
         return send_request(self, self.session.unsubscribe(subscription))
-
-    def register(self, topic: "Bytes", queues: int = 1) -> int:
-        """Create a topic with at least ``queues`` queues."""
-        return send_request(self, self.session.register(topic, queues))
-
-    def unregister(self, topic: "Bytes") -> int:
-        """Delete a topic and its messages."""
-        return send_request(self, self.session.unregister(topic))
-
-    def consume(self, subscription: int, window: int = 0, need_ack: bool = False) -> int:
-        """Consume from a subscription with a group."""
-        return send_request(self, self.session.consume(subscription, window, need_ack))
 
 
 def _publish(client: Client, topic: "Bytes", payload: "Bytes", flags: int) -> int:

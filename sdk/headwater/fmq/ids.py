@@ -255,13 +255,27 @@ class IdTable:
             i += 1
             at += 1
 
-    def find(self, state: int, buf: "Bytes", at: int, end: int) -> int:
-        """Return the place of an id in this state, or -1."""
-        n = end - at
+    def keep(self, state: int) -> None:
+        """Free all places but those in this state."""
         for i in range(self.places):
-            if self.state[i] == state and self.sizes[i] == n and same(buf, at, end, self.ids, i * _ID_SIZE):
+            if self.state[i] != state:
+                self.state[i] = 0
+
+    def find(self, first: int, last: int, buf: "Bytes", at: int, end: int) -> int:
+        """Return the place of an id in a state from ``first`` to ``last``, or -1."""
+        for i in range(self.places):
+            if (
+                first <= self.state[i] <= last
+                and self.sizes[i] == end - at
+                and same(buf, at, end, self.ids, i * _ID_SIZE)
+            ):
                 return i
         return -1
+
+    def ident(self, i: int) -> bytes:
+        """Return the id in a place: allocates."""
+        at = i * _ID_SIZE
+        return bytes(self.ids[at : at + self.sizes[i]])
 
     def number(self, i: int) -> int:
         """Return the number of a place, from 1 on."""

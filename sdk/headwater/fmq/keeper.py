@@ -13,8 +13,10 @@
 
 from array import array
 
+from headwater.connection import send_request
 from headwater.errors import E_ARGUMENT, E_FILTER
 from headwater.fmq.frames import NO_TAGS, check_filter
+from headwater.fmq.queues import consume
 from headwater.reconnect import (
     ASKED,
     CONSUMING,
@@ -105,7 +107,7 @@ class Keeper(BaseKeeper):
     ) -> int:
         """Consume with a group, on this and every following connection: 0 or an error of ``subscribe``.
 
-        ``window`` and ``need_ack`` are those of ``ClientSession.consume``. In a handler, ``topic_of`` returns the
+        ``window`` and ``need_ack`` are those of ``queues.consume``. In a handler, ``topic_of`` returns the
         subscription of a message.
         """
         if not is_bytes(group) or not group or is_bytes(window) or not 0 <= window <= self._most(need_ack):
@@ -170,7 +172,7 @@ class Keeper(BaseKeeper):
             return self.client.unsubscribe(self._numbers[i])
         if becomes == WANTED:
             return self.client.subscribe(self._filters[i], tags, condition, group)
-        n = self.client.consume(self._numbers[i], window, need_ack)
+        n = send_request(self.client, consume(self.client.session, self._numbers[i], window, need_ack))
         if n > 0:
             self._consumes[i] = n
         return n

@@ -40,6 +40,7 @@ if TYPE_CHECKING:
 
     from headwater.fmq.frames import Field
     from headwater.fmq.values import Value
+    from headwater.streaming import Stream
     from headwater.types import Bytes, Outbox
 
 # The states of the connection and their events are those of every protocol (``headwater.connection``). In CONNECTING
@@ -109,10 +110,10 @@ ANSWER_SIZE = const(20)
 _NO_TOPIC = bytearray(0)
 _LISTS = (tuple, list)
 
-# States in the table of requests, besides the type of the request's frame: a subscription, under its id; CONSUME with
-# ONCE; AUTH.
-LIVE = const(16)
-CALL = const(17)
+# States in the table of requests, besides the type of the request's frame: CONSUME with ONCE; a subscription, under its
+# id; AUTH.
+CALL = const(16)
+LIVE = const(17)
 HELLO = const(18)
 
 # States in the table of received messages: waits for the application, to be answered with ACK or PUBREC; received with
@@ -126,8 +127,8 @@ ANSWERED_2 = const(4)
 _ANSWERS = b"\x00\x0e\x05"
 # Reason codes from here on are failures. 0x11, below, says that the hub has no such subscription.
 _FAILURES = const(0x80)
-# The message belongs to no subscription or call.
-_UNKNOWN = const(-1)
+#: The message belongs to no subscription or call.
+UNKNOWN = const(-1)
 # The frame has to be taken again once answers have left.
 _LATER = const(1)
 # Reason codes of the ACK that tells the hub about its error, if not 0x81 (malformed): protocol error, message too
@@ -260,7 +261,7 @@ def take_frame(s: "ClientSession", i: int, end: int) -> int:
 
     ``i`` if it has to wait for bytes or for room to answer it; negative when the connection has ended.
     """
-    if s.large.left:
+    if s.large_left:
         return _continue_large(s, i, end)
     f = s.frame
     s.frame_at = i
@@ -316,7 +317,14 @@ def on_frame(s: "ClientSession", f: "Frame") -> int:
     if not _MESSAGES >> kind & 1:
         return _on_bare(s, kind)
     kind = _answer_kind(s, f)
-    return 0 if kind == _UNKNOWN else _deliver(s, _handler(s, f), f, kind, s.auto_ack)
+    if kind == UNKNOWN:
+        return 0
+    handler = s.on_message
+    if s.ending >= 0:
+        handler = s.on_result or handler
+    elif f.head >> 4 == _PUBLISH and f.buf[f.id_at] >> 4 == _CONSUME:
+        handler = s.on_call or handler
+    return _deliver(s, handler, f, kind, s.auto_ack)
 
 
 def _on_bare(s: "ClientSession", kind: int) -> int:
@@ -366,29 +374,15 @@ def _is_handled(s: "ClientSession", f: "Frame") -> bool:
 
 
 def _answer_kind(s: "ClientSession", f: "Frame") -> int:
-    """The type of the answer to a message: 0 (none), _ACK, _PUBREC; or _UNKNOWN. Sets ``source`` of the session."""
+    """The type of the answer to a message: 0 (none), _ACK, _PUBREC; or UNKNOWN. Sets ``source`` of the session."""
     s.source = 0
     s.ending = -1
     if f.head >> 4 == _PUBLISH:
         return _ANSWERS[f.head >> 1 & 3]
-    asked = s.requests
-    once = f.buf[f.at[0]] >> 4 == _CONSUME
-    i = asked.find(CALL if once else LIVE, f.buf, f.at[0], f.at[1])
-    if i < 0:
-        s.strays += 1
-        return _UNKNOWN
-    s.source = asked.number(i)
-    if once:
-        s.ending = i
-    return _ACK if asked.more[i] else 0
-
-
-def _handler(s: "ClientSession", f: "Frame") -> "Callable[..., object] | None":
-    if s.ending >= 0 and s.on_result is not None:
-        return s.on_result
-    if f.head >> 4 == _PUBLISH and f.buf[f.id_at] >> 4 == _CONSUME and s.on_call is not None:
-        return s.on_call
-    return s.on_message
+    if s.find_request is not None:
+        return s.find_request(s, f)
+    s.strays += 1
+    return UNKNOWN
 
 
 def _deliver(
@@ -445,10 +439,7 @@ def _call_handler(
     epoch = s.epoch
     s.tx_size -= ANSWER_SIZE
     try:
-        if handler is s.on_result:
-            handler(s.source, message)  # type: ignore[misc,arg-type]  # on_result takes two arguments
-        else:
-            handler(message)
+        handler(message)
     except BaseException:
         i = s.taken.place(receipt) if receipt else -1
         if i >= 0 and s.taken.state[i] != ANSWERED_2:
@@ -461,17 +452,7 @@ def _call_handler(
 
 def _find_2(s: "ClientSession") -> int:
     """The place of the received QoS 2 message with the id at hand, or -1."""
-    taken = s.taken
-    at = s.ident_at
-    end = s.ident_end
-    for i in range(taken.places):
-        if (
-            taken.state[i] > WAITS_1
-            and taken.sizes[i] == end - at
-            and same(s.ident, at, end, taken.ids, i * _ID_SIZE)
-        ):
-            return i
-    return -1
+    return s.taken.find(WAITS_2, ANSWERED_2, s.ident, s.ident_at, s.ident_end)
 
 
 def answer_taken(s: "ClientSession", i: int) -> None:
@@ -490,135 +471,95 @@ def answer_taken(s: "ClientSession", i: int) -> None:
 # -- messages larger than the receive buffer ---------------------------------------------------------------------------
 
 
-class LargeMessage:
-    """A PUBLISH or CONSUMERESP that is larger than the receive buffer: it is skipped, and the connection lives.
-
-    ``left`` bytes are still to come, 0 without such a message. ``head`` is its first byte, 0 if it must not be
-    acknowledged; ``ident[:id_size]`` is its id, which is kept for the acknowledgement. ``headwater.fmq.streaming``
-    hands the payload to a sink instead.
-    """
-
-    #: Whether a sink has taken the message.
-    streaming = False
-
-    def __init__(self) -> None:
-        self.left = 0
-        self.head = 0
-        self.ident = bytearray(_ID_SIZE)
-        self.id_size = 0
-        #: Whether everything before the payload fits in the buffer.
-        self.fits = False
-
-    def begin(self, f: "Frame", at: int, end: int, capacity: int) -> int:
-        """Decode the beginning of the frame at ``at``, whose header was read; ``buf[at:end]`` is there.
-
-        Returns the offset from which on ``left`` bytes have to be passed on; 0 if more must be read first; or an error.
-        """
-        # Bytes behind ``capacity`` are ignored: the result must not depend on how a frame arrives.
-        stop = min(f.end, end, at + capacity)
-        bad = walk_fields(f, ROWS[f.head >> 4], stop)
-        self.fits = True
-        if bad == errors.E_FIELD and stop < f.end:
-            if end - at < capacity:
-                return 0
-            bad = 0
-            f.payload_at = f.body
-            self.fits = False
-        if bad:
-            return bad
-        self.head = f.head
-        self.id_size = f.id_end - f.id_at
-        for i in range(self.id_size):
-            self.ident[i] = f.buf[f.id_at + i]
-        self.left = f.end - f.payload_at
-        return f.payload_at
-
-    def offer(self, f: "Frame") -> bool:
-        """Whether a sink takes the message."""
-        return False
-
-    def take(self, buf: "Bytes", at: int, end: int) -> int:
-        """Pass on the payload in ``buf[at:end]``: the offset reached. The message ends when ``left`` is 0."""
-        n = min(self.left, end - at)
-        self.left -= n
-        return at + n
-
-    def close(self, complete: bool) -> None:
-        """The message has ended."""
-
-    def give_up(self) -> None:
-        """The connection ends before the message does."""
-        self.left = 0
-        self.close(False)
-
-
 def _begin_large(s: "ClientSession", i: int, end: int) -> int:
     """``take_frame`` for a frame that is larger than the receive buffer."""
     f = s.frame
     if not _MESSAGES >> (f.head >> 4) & 1:
         return s.fail(errors.E_RX_TOO_LARGE)
-    large = s.large
-    at = large.begin(f, i, end, s.rx.capacity)
-    if at <= 0:
-        large.left = 0
-        return s.fail(at) if at else i
+    # Bytes behind ``capacity`` are ignored: the result must not depend on how a frame arrives.
+    stop = min(f.end, end, i + s.rx.capacity)
+    bad = walk_fields(f, ROWS[f.head >> 4], stop)
+    fits = bad != errors.E_FIELD or stop == f.end
+    if not fits:
+        if end - i < s.rx.capacity:
+            return i
+        f.payload_at = f.body
+    elif bad:
+        return s.fail(bad)
     # Id and correlation always fit: they are in the first 42 bytes.
-    s.rx.start = at
+    s.rx.start = f.payload_at
+    s.large_left = f.end - f.payload_at
     s.frame_at = -1
-    kind = s.large_answer = _answer_kind(s, f)
-    if kind > 0:
-        s.ident = f.buf
-        s.ident_at = f.id_at
-        s.ident_end = f.id_end
-        if kind == _PUBREC and _find_2(s) >= 0:
-            kind = _UNKNOWN
-        elif (kind == _PUBREC or not s.auto_ack) and s.taken.free() < 0:
-            return s.fail(errors.E_RX_WINDOW)
+    s.ident = f.buf
+    s.ident_at = f.id_at
+    s.ident_end = f.id_end
+    # Reuses ``bad`` for the type of the answer. Nothing is answered if the sink raises.
+    bad = _answer_kind(s, f)
+    s.large_answer = UNKNOWN
+    if bad > 0:
+        s.large_size = f.id_end - f.id_at
+        for i in range(s.large_size):
+            s.large_ident[i] = f.buf[f.id_at + i]
+    if bad == _PUBREC and _find_2(s) >= 0:
+        # A duplicate is answered, but not delivered.
+        s.large_answer = bad
+        return f.payload_at
+    if bad > 0 and (bad == _PUBREC or not s.auto_ack) and s.taken.free() < 0:
+        return s.fail(errors.E_RX_WINDOW)
+    if bad == UNKNOWN:
+        return f.payload_at
+    stream = s.stream
     epoch = s.epoch
-    large.streaming = False
-    if kind >= 0 and not large.offer(f) and s.epoch == epoch:
-        s.skipped += 1
+    fits = fits and stream is not None and stream.open(f, s.large_left)
     if s.epoch != epoch:
         # The sink has ended the connection.
-        large.close(False)
-    return at
+        if stream is not None:
+            stream.close(False)
+        return -1
+    if not fits:
+        s.skipped += 1
+    s.large_answer = bad
+    return f.payload_at
 
 
 def _continue_large(s: "ClientSession", i: int, end: int) -> int:
     """Pass on the next piece of the large message: the offset reached, or negative when the connection has ended."""
-    large = s.large
-    epoch = s.epoch
-    if end - i < large.left:
-        s.rx.start = end
-        i = large.take(s.rx.buf, i, end)
-        return i if s.epoch == epoch else -1
-    if s.tx_size - s.tx_end < ANSWER_SIZE:
+    n = min(s.large_left, end - i)
+    if n == s.large_left and s.tx_size - s.tx_end < ANSWER_SIZE:
         s.stalled = True
         return i
-    s.rx.start = i + large.left
-    # Room is kept for the answer, as for a handler.
-    s.tx_size -= ANSWER_SIZE
-    try:
-        i = large.take(s.rx.buf, i, end)
-    finally:
-        if s.epoch == epoch:
-            s.tx_size += ANSWER_SIZE
-    if s.epoch != epoch:
-        return -1
-    return s.fail(errors.E_RX_WINDOW) if _end_large(s) else i
+    s.large_left -= n
+    i += n
+    s.rx.start = i
+    if n and s.stream is not None and s.stream.streaming:
+        epoch = s.epoch
+        kind = s.large_answer
+        # Nothing is answered if the sink raises. Room is kept for the answer, as for a handler.
+        s.large_answer = UNKNOWN
+        s.tx_size -= ANSWER_SIZE
+        try:
+            s.stream.write(s.rx.buf, i - n, n)
+        finally:
+            if s.epoch == epoch:
+                s.tx_size += ANSWER_SIZE
+        if s.epoch != epoch:
+            return -1
+        s.large_answer = kind
+    return i if s.large_left or not _end_large(s) else s.fail(errors.E_RX_WINDOW)
 
 
 def _end_large(s: "ClientSession") -> int:
     """Answer the large message, which has passed: 0 or E_RX_WINDOW."""
-    large = s.large
-    kind = s.large_answer if large.head else 0
+    end = s.stream.end if s.stream is not None and s.stream.streaming else None
+    kind = s.large_answer
     if kind <= 0 and s.ending < 0:
-        large.close(True)
+        if end is not None:
+            end(True)
         return 0
-    s.ident = large.ident
+    s.ident = s.large_ident
     s.ident_at = 0
-    s.ident_end = large.id_size
-    return _deliver(s, s.close_large, True, max(kind, 0), s.auto_ack or not large.streaming)
+    s.ident_end = s.large_size
+    return _deliver(s, end, True, max(kind, 0), s.auto_ack or end is None)
 
 
 # -- answers to requests -----------------------------------------------------------------------------------------------
@@ -645,7 +586,7 @@ def _on_ack(s: "ClientSession", f: "Frame") -> int:
 
 def _on_auth(s: "ClientSession", f: "Frame") -> int:
     """The hub accepts or refuses AUTH, or ends a connection that it had accepted."""
-    if s.requests.find(HELLO, f.buf, f.id_at, f.id_end) < 0:
+    if s.requests.find(HELLO, HELLO, f.buf, f.id_at, f.id_end) < 0:
         if s.state == _CONNECTING:
             return errors.E_UNEXPECTED
         s.strays += 1
@@ -676,7 +617,9 @@ def _on_auth(s: "ClientSession", f: "Frame") -> int:
     s.session_present = present
     s.event(_ACCEPT)
     if not present:
-        _forget_session(s)
+        # There are no subscriptions, and received messages are not redelivered.
+        s.requests.keep(HELLO)
+        s.taken.keep(0)
     s.resume()
     if s.on_online is not None:
         s.on_online(present)
@@ -688,35 +631,19 @@ def _is_unsigned(v: "Value") -> bool:
     return not (v.big or v.negative)
 
 
-def _forget_session(s: "ClientSession") -> None:
-    """The hub has no session: there are no subscriptions, and received messages are not redelivered."""
-    for i in range(s.requests.places):
-        if s.requests.state[i] == LIVE:
-            s.requests.state[i] = 0
-    for i in range(s.taken.places):
-        s.taken.state[i] = 0
-
-
 def _on_request_ack(s: "ClientSession", f: "Frame") -> int:
     asked = s.requests
-    n = f.id_end - f.id_at
-    i = 0
-    while not (
-        (0 < asked.state[i] < LIVE or asked.state[i] == CALL)
-        and asked.sizes[i] == n
-        and same(f.buf, f.id_at, f.id_end, asked.ids, i * _ID_SIZE)
-    ):
-        i += 1
-        if i == asked.places:
-            s.strays += 1
-            return 0
+    i = asked.find(1, CALL, f.buf, f.id_at, f.id_end)
+    if i < 0:
+        s.strays += 1
+        return 0
     state = asked.state[i]
     n = asked.number(i)
     if state == _SUBSCRIBE and f.code == 0:
         if f.count < 2 or f.at[2] - f.at[1] > _ID_SIZE:
             f.bad_at = f.body
             return _E_FORM
-        k = asked.find(LIVE, f.buf, f.at[1], f.at[2])
+        k = asked.find(LIVE, LIVE, f.buf, f.at[1], f.at[2])
         if k >= 0:
             # The subscription existed before; it stays one subscription, with its consumer.
             asked.state[k] = 0
@@ -771,11 +698,11 @@ class ClientSession(Endpoint):
     - ``on_delivered(number)``: a QoS 1 or 2 message is complete. ``on_refused(number, code)``: the hub has refused it;
       ``number`` is 0 for QoS 0, which a hub may refuse without an answer.
     - ``on_answer(number, code)``: a request was answered with 0 or a reason code (``reason`` has the text); for
-      ``consume`` it has ended.
+      ``queues.consume`` it has ended.
     - ``on_call``, ``on_result``: see ``headwater.fmq.calls``.
 
     A message larger than the receive buffer is skipped: acknowledged, and counted in ``skipped``.
-    ``headwater.fmq.streaming`` passes it to a sink.
+    ``headwater.streaming`` passes it to a sink.
     """
 
     def __init__(
@@ -827,7 +754,7 @@ class ClientSession(Endpoint):
         self.on_refused: Callable[[int, int], object] | None = None
         self.on_message: Callable[[Frame], object] | None = None
         self.on_call: Callable[[Frame], object] | None = None
-        self.on_result: Callable[[int, Frame], object] | None = None
+        self.on_result: Callable[[Frame], object] | None = None
         self.auto_ack = True
         #: Set for ``on_message``.
         self.source = self.receipt = 0
@@ -840,13 +767,18 @@ class ClientSession(Endpoint):
         self._takes = TAKES
         self._take_packet = take_frame
         self.requests = IdTable(requests)
+        # The place of AUTH.
+        self._hello = 0
         self.taken = IdTable(receive_window)
-        self.large = LargeMessage()
-        # Bound once, because binding allocates.
-        self.close_large = self.large.close
-        # Receive path: the answer to the large message; the id at hand; the place of the call that the message at hand
-        # ends, or -1; where the frame at hand begins in the buffer.
-        self.large_answer = 0
+        #: Passes messages larger than the receive buffer to a sink.
+        self.stream: Stream | None = None
+        # The large message under way: bytes still to come, type of the answer, id.
+        self.large_left = self.large_answer = self.large_size = 0
+        self.large_ident = bytearray(_ID_SIZE)
+        # Finds the request that a CONSUMERESP answers: ``queues.find_request`` once something was requested.
+        self.find_request: Callable[[ClientSession, Frame], int] | None = None
+        # Receive path: the id at hand; the place of the call that the message at hand ends, or -1; where the frame at
+        # hand begins in the buffer.
         self.ident: Bytes = self.rx.buf
         self.ident_at = self.ident_end = 0
         self.ending = -1
@@ -887,9 +819,7 @@ class ClientSession(Endpoint):
         self.pinged = False
         self.now = self.rx_time = self.tx_time = now_ms
         asked = self.requests
-        for i in range(asked.places):
-            if asked.state[i] != LIVE:
-                asked.state[i] = 0
+        asked.keep(LIVE)
         taken = self.taken
         for i in range(taken.places):
             if taken.state[i] == WAITS_1:
@@ -914,6 +844,7 @@ class ClientSession(Endpoint):
             self.event(_LOST)
             return end if end < 0 else errors.E_ARGUMENT
         asked.put(i, HELLO, ident, 0, len(ident))
+        self._hello = i
         self.tx_end = end
         self.event(_OPEN)
         return 0
@@ -927,15 +858,13 @@ class ClientSession(Endpoint):
             return 0
         if self.state == _ONLINE:
             asked = self.requests
-            for i in range(asked.places):
-                if asked.state[i] == HELLO:
-                    n = i * _ID_SIZE
-                    end = encode_answer(
-                        self.tx, self.tx_end, self.tx_size, _ACK, asked.ids, n, n + asked.sizes[i]
-                    )
-                    bad = self._put(end)
-                    if bad:
-                        return bad
+            i = self._hello
+            at = i * _ID_SIZE
+            bad = self._put(
+                encode_answer(self.tx, self.tx_end, self.tx_size, _ACK, asked.ids, at, at + asked.sizes[i])
+            )
+            if bad:
+                return bad
         self.event(_FINISH)
         return 0
 
@@ -965,8 +894,10 @@ class ClientSession(Endpoint):
     def _stop(self) -> None:
         super()._stop()
         self.stalled = self.feeding = False
-        # Last, because a sink may raise.
-        self.large.give_up()
+        self.large_left = 0
+        if self.stream is not None:
+            # Last, because a sink may raise.
+            self.stream.close(False)
 
     def fail(self, code: int) -> int:
         """End the connection with an error, and tell the hub if it caused it; returns ``code``."""
@@ -980,7 +911,7 @@ class ClientSession(Endpoint):
     def awaits(self) -> bool:
         """Whether an acknowledgement or an answer is due. CONSUME is answered when it ends, so it does not count."""
         for state in self.requests.state:
-            if state == CALL or (0 < state < LIVE and state != _CONSUME):
+            if 0 < state <= CALL and state != _CONSUME:
                 return True
         return super().awaits()
 
@@ -1035,21 +966,6 @@ class ClientSession(Endpoint):
 
     # -- requests ------------------------------------------------------------------------------------------------------
 
-    def register(self, topic: "Bytes", queues: int = 1) -> int:
-        """Create a topic with at least ``queues`` queues: the number of the request, which ``on_answer`` gets.
-
-        This and the following return E_TOPIC or E_FILTER; E_ARGUMENT; E_OFFLINE; E_TOO_LARGE; or E_AGAIN if the
-        transmit buffer is full or too many requests are unanswered or live.
-        """
-        bad = refused(check_name, topic)
-        if bad or is_bytes(queues) or queues < 1:
-            return bad or errors.E_ARGUMENT
-        return self.request(_REGISTER << 4, (topic,) if queues == 1 else (topic, queues))
-
-    def unregister(self, topic: "Bytes") -> int:
-        """Delete a topic and its messages: the number of the request."""
-        return refused(check_name, topic) or self.request(_UNREGISTER << 4, (topic,))
-
     def subscribe(
         self,
         topic_filter: "Bytes",
@@ -1059,7 +975,9 @@ class ClientSession(Endpoint):
     ) -> int:
         """Subscribe: the number of the subscription, which ``on_answer`` gets with the answer.
 
-        Without a ``group`` the hub pushes the messages with PUBLISH. With one, ``consume`` requests them.
+        Without a ``group`` the hub pushes the messages with PUBLISH. With one, ``queues.consume`` requests them.
+        Errors: E_FILTER; E_ARGUMENT; E_OFFLINE; E_TOO_LARGE; E_AGAIN if the transmit buffer is full or too many
+        requests are unanswered or live.
         """
         values: tuple[Field, ...] = (topic_filter, tags, condition, group)
         if not group:
@@ -1070,26 +988,17 @@ class ClientSession(Endpoint):
 
     def unsubscribe(self, subscription: int) -> int:
         """End a subscription: the number of this request, or E_UNKNOWN_ID."""
-        return self._of_subscription(_UNSUBSCRIBE << 4, subscription, 0, _UNSUBSCRIBE)
-
-    def consume(self, subscription: int, window: int = 0, need_ack: bool = False) -> int:
-        """Consume from a subscription with a group until ``on_answer`` is called: the number of this request.
-
-        With ``need_ack`` each message is acknowledged, and ``window`` of them may be unacknowledged: at most
-        ``receive_window`` (otherwise E_ARGUMENT), which 0 stands for. E_UNKNOWN_ID: no such subscription.
-        """
-        most = self.taken.places
-        if not 0 <= window <= (most if need_ack else 1 << 29):
-            return errors.E_ARGUMENT
-        return self._of_subscription(
-            _CONSUME << 4 | (1 if need_ack else 0),
-            subscription,
-            window or (most if need_ack else 0),
-            _CONSUME,
-        )
+        asked = self.requests
+        i = asked.place(subscription)
+        if i < 0 or asked.state[i] != LIVE:
+            return errors.E_UNKNOWN_ID
+        n = self.request(_UNSUBSCRIBE << 4, (asked.ident(i),))
+        if n > 0:
+            asked.more[asked.place(n)] = i
+        return n
 
     def request(self, head: int, values: "Sequence[Field]", state: int = -1) -> int:
-        """Send any request, by its first byte and fields (``frames.encode_frame``): its number, as ``register``."""
+        """Send any request, by its first byte and fields (``frames.encode_frame``): its number, as ``subscribe``."""
         if self.state != _ONLINE:
             return errors.E_OFFLINE
         asked = self.requests
@@ -1102,20 +1011,6 @@ class ClientSession(Endpoint):
             return bad
         asked.put(i, head >> 4 if state < 0 else state, ident, 0, len(ident))
         return asked.number(i)
-
-    def _of_subscription(self, head: int, subscription: int, window: int, state: int) -> int:
-        asked = self.requests
-        i = asked.place(subscription)
-        if i < 0 or asked.state[i] != LIVE:
-            return errors.E_UNKNOWN_ID
-        at = i * _ID_SIZE
-        ident = bytes(asked.ids[at : at + asked.sizes[i]])
-        n = self.request(head, (ident, window) if window else (ident,), state)
-        if n > 0:
-            asked.more[asked.place(n)] = i
-            if state == _CONSUME:
-                asked.more[i] = head & 1
-        return n
 
     def reason(self) -> bytes:
         """The hub's text for its refusal in UTF-8, often empty. It allocates.

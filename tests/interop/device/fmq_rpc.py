@@ -21,7 +21,7 @@ def asked(frame: object) -> None:
 
 
 session.on_call = asked
-session.on_result = lambda number, frame: over.append(frame.payload_bytes())
+session.on_result = lambda frame: over.append(frame.payload_bytes())
 client.on_answer = lambda number, code: code and over.append((code, session.reason()))
 client.connect()
 if role == "serve":

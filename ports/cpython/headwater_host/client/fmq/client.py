@@ -20,6 +20,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from headwater.fmq.calls import call, consume_once
+from headwater.fmq.queues import consume as begin_to_consume
 from headwater_host.arguments import string_field
 from headwater_host.client.base import check_client, identifier_of, routes_of
 from headwater_host.client.delivery import Delivery
@@ -324,7 +325,7 @@ class Client(Subscribing):
 
     def _begin_to_consume(self, subscription: Subscription) -> None:
         assert subscription.consumed is not None
-        status = self.session.consume(subscription.number, *subscription.consumed)
+        status = begin_to_consume(self.session, subscription.number, *subscription.consumed)
         if status < 0:
             subscription.consumed = None
             raise self._not_sent(status)

@@ -114,7 +114,7 @@ class FastSession(ClientSession):
     def feed(self, n: int) -> int:
         """Decode ``n`` more bytes: 0, or the error that ended the connection."""
         rx = self.rx
-        if n and self.state == ONLINE and not (self.large.left or rx.gap or rx.end + n > _COPY):
+        if n and self.state == ONLINE and not (self.large_left or rx.gap or rx.end + n > _COPY):
             self.rx_time = self.now
             self.feeding = True
             rx.end += n
@@ -130,7 +130,7 @@ class FastSession(ClientSession):
         f = self.frame
         epoch = self.epoch
         i = self.rx.start
-        while i < end and not self.large.left:
+        while i < end and not self.large_left:
             at = i
             f.buf = data
             try:

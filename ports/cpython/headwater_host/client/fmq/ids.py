@@ -143,6 +143,8 @@ class HostIdTable(IdTable):
         self.ids[i * ID_SIZE : i * ID_SIZE + len(ident)] = ident
         states[i] = state
 
-    def find(self, state: int, buf: "Bytes", at: int, end: int) -> int:
-        """Return the place of an id in this state, or -1."""
-        return self._states.places.get((state, bytes(buf[at:end])), -1)
+    def find(self, first: int, last: int, buf: "Bytes", at: int, end: int) -> int:
+        """Return the place of an id in a state from ``first`` to ``last``, or -1."""
+        places = self._states.places
+        ident = bytes(buf[at:end])
+        return next((places[s, ident] for s in range(first, last + 1) if (s, ident) in places), -1)

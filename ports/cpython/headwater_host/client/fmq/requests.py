@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 from headwater import errors
 from headwater.fmq import spec
+from headwater.fmq.queues import register, unregister
 from headwater.reasons import describe
 from headwater_host.client.base import BaseClient
 from headwater_host.client.connection import TICK
@@ -41,7 +42,7 @@ class Requests(BaseClient[bytes | None, Message, "Answer | Message"]):
     async def register(self, topic: str, queues: int = 1, *, timeout: float | None = None) -> None:
         """Create a topic with at least ``queues`` queues. Raises FmqRequestError if it has more."""
         name = topic_bytes(topic)
-        await self._ask(f"to register {topic!r}", lambda: self.session.register(name, queues), timeout)
+        await self._ask(f"to register {topic!r}", lambda: register(self.session, name, queues), timeout)
 
     async def unregister(self, topic: str, *, timeout: float | None = None) -> None:
         """Delete a topic and its messages, and end its consumers.
@@ -50,7 +51,7 @@ class Requests(BaseClient[bytes | None, Message, "Answer | Message"]):
         """
         name = topic_bytes(topic)
         await self._ask(
-            f"to unregister {topic!r}", lambda: self.session.unregister(name), timeout, again=False
+            f"to unregister {topic!r}", lambda: unregister(self.session, name), timeout, again=False
         )
 
     # -- between hubs ----------------------------------------------------------------------------------------------

@@ -9,8 +9,8 @@ from headwater.fmq import frames
 from headwater.fmq.frames import NO_TAGS
 from headwater.fmq.names import REASONS
 from headwater.fmq.session import LIVE, WAITS_1
-from headwater.fmq.spec import ACK, HEADER_SIZE, ID_SIZE, PINGREQ, PUBLISH
-from headwater.fmq.streaming import StreamedMessage, stream_to
+from headwater.fmq.spec import ACK, HEADER_SIZE, PINGREQ, PUBLISH
+from headwater.streaming import stream_to
 from headwater_host.client.fmq.fast import FastSession, front, length
 from headwater_host.client.fmq.ids import ClockIdMaker, HostIdTable
 from headwater_host.client.fmq.store import FmqOutbox
@@ -100,7 +100,7 @@ class HostSession(FastSession):
     @property
     def sink(self) -> "Sink[Frame] | None":
         """The sink of messages larger than the receive buffer."""
-        return self.large.sink if isinstance(self.large, StreamedMessage) else None
+        return self.stream.sink if self.stream is not None else None
 
     @sink.setter
     def sink(self, sink: "Sink[Frame] | None") -> None:
@@ -158,9 +158,10 @@ class HostSession(FastSession):
         i = taken.place(receipt)
         if i < 0 or taken.state[i] != WAITS_1 or self.state != ONLINE:
             return errors.E_UNKNOWN_ID
-        at = i * ID_SIZE
-        ident = bytes(taken.ids[at : at + taken.sizes[i]])
-        bad = self._put(frames.encode_frame(self.tx, self.tx_end, self.tx_size, ACK << 4, ident, (code,)))
+        head = ACK << 4
+        bad = self._put(
+            frames.encode_frame(self.tx, self.tx_end, self.tx_size, head, taken.ident(i), (code,))
+        )
         if bad == 0:
             taken.state[i] = 0
         return bad

@@ -160,9 +160,9 @@ class Subscribing(Requests):
             self._acknowledge if session.receipt and not session.auto_ack else None,
         )
 
-    def _on_result(self, number: int, f: "Frame") -> None:
+    def _on_result(self, f: "Frame") -> None:
         message = self._message(f)
-        if not self._answers.settle(number, message) and message.receipt:
+        if not self._answers.settle(self.session.source, message) and message.receipt:
             # The call has timed out: return the message to the group.
             asyncio.get_running_loop().call_soon(self.session.reject, message.receipt, 0x80)
 

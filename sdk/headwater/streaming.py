@@ -1,0 +1,55 @@
+"""Messages larger than the receive buffer, passed to a sink in pieces.
+
+    stream_to(client.session, sink)
+
+Without this module such messages are skipped. ``sink`` is a ``headwater.types.Sink``. Passing on allocates nothing.
+"""
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, Protocol
+
+    from headwater.types import Bytes, Sink
+
+    class Streaming(Protocol):
+        """A session that passes large messages to a stream."""
+
+        stream: "Stream | None"
+
+
+def stream_to(session: "Streaming", sink: "Sink[Any] | None") -> None:
+    """Pass large messages of a session to ``sink``; None skips them. Call it while none is under way."""
+    session.stream = None if sink is None else Stream(sink)
+
+
+class Stream:
+    """The way of large messages to a sink.
+
+    A sink that raises gets no more of the message, which then is not acknowledged.
+    """
+
+    def __init__(self, sink: "Sink[Any]"):
+        self.sink = sink
+        #: Whether the sink takes the message under way.
+        self.streaming = False
+        # Bound once, because binding allocates.
+        self.end = self.close
+
+    def open(self, message: "Any", size: int) -> bool:
+        """Offer a message with a payload of ``size`` bytes: whether the sink takes it."""
+        self.streaming = self.sink.open(message, size)
+        return self.streaming
+
+    def write(self, buf: "Bytes", at: int, n: int) -> None:
+        """Pass on ``n`` bytes of the payload."""
+        try:
+            self.sink.write(buf, at, n)
+        except BaseException:
+            self.close(False)
+            raise
+
+    def close(self, complete: bool) -> None:
+        """Tell the sink that its message has ended."""
+        if self.streaming:
+            self.streaming = False
+            self.sink.close(complete)
