@@ -1,4 +1,4 @@
-"""Write the documentation's table of the clients' options from their dataclasses."""
+"""Write the documentation's list of the clients' options from their dataclasses."""
 
 import dataclasses
 import inspect
@@ -23,8 +23,8 @@ def _meanings(kind: type) -> dict[str, str]:
 
 
 def client_options() -> str:
-    """Return a table of all fields: whose they are, their defaults, and the first sentence about each."""
-    lines = ["| Option | Default | Meaning |", "| --- | --- | --- |"]
+    """List all fields: whose they are, their defaults, and the first sentence about each."""
+    lines: list[str] = []
     kinds: tuple[tuple[str, Any, Any], ...] = (
         ("ConnectionOptions", ConnectionOptions, ConnectionOptions),
         ("SessionOptions", SessionOptions, options.SessionOptions),
@@ -32,10 +32,10 @@ def client_options() -> str:
         ("Reconnect", Reconnect, Reconnect),
     )
     for title, kind, shared in kinds:
-        lines.append(f"| **`{title}`** | | |")
+        lines += ["", f"**`{title}`**", ""][not lines :]
         meanings = _meanings(kind)
         everywhere = {field.name for field in dataclasses.fields(shared)}
         for field in dataclasses.fields(kind):
             only = "" if field.name in everywhere else " (MQTT)"
-            lines.append(f"| `{field.name}`{only} | `{field.default!r}` | {meanings[field.name]} |")
+            lines.append(f"- `{field.name}={field.default!r}`{only}: {meanings[field.name]}")
     return "\n".join(lines) + "\n"

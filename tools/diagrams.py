@@ -18,6 +18,7 @@ from headwater import connection as transitions
 from headwater.link import link
 from headwater.mqtt import session as mqtt
 from headwater.mqtt import spec
+from headwater_host.mq.structures import LAYOUTS
 from headwater_spark.options import OPTIONS
 from headwater_spark.tables import (
     BADBLOCKS,
@@ -153,21 +154,47 @@ def link_channel() -> str:
     )
 
 
+def listing(rows: Sequence[Sequence[str]]) -> str:
+    """Write rows as a block of aligned text columns."""
+    widths = [max(len(cell) for cell in column) for column in list(zip(*rows, strict=True))[:-1]]
+    lines = (
+        "  ".join([*(f"{cell:{width}}" for cell, width in zip(row, widths, strict=False)), row[-1]])
+        for row in rows
+    )
+    return "\n".join(["```text", *(line.rstrip() for line in lines), "```", ""])
+
+
 def spark_options() -> str:
-    """Write the table of the data source's options."""
-    cells = [
-        [f"`{option.name}`", "" if option.default is None else str(option.default), option.what]
-        for option in OPTIONS
-    ]
-    return grid("option", [row[0] for row in cells], ["default", "what"], lambda r, c: cells[r][c + 1])
+    """List the data source's options: name, default, meaning."""
+    return listing(
+        [
+            (option.name, "-" if option.default is None else str(option.default), option.what)
+            for option in OPTIONS
+        ]
+    )
 
 
 def columns(table: Table, without: Table | None = None) -> str:
-    """Write the table of a Spark table's columns, or of those that another table does not have."""
+    """List a Spark table's columns, or those that another table does not have: name, type, meaning."""
     left_out = set(without.columns) if without else set()
-    rows = [column for column in table.columns if column not in left_out]
-    cells = [(column.type.replace("<", r"\<"), column.what) for column in rows]
-    return grid("column", [f"`{column.name}`" for column in rows], ["type", "what"], lambda r, c: cells[r][c])
+    return listing(
+        [
+            (column.name, column.type, column.what.replace("`", ""))
+            for column in table.columns
+            if column not in left_out
+        ]
+    )
+
+
+def header_fields(name: str) -> str:
+    """List the fields of an IBM MQ header: offset, field, type, default."""
+    kinds = {"c": "char {}", "b": "byte {}", "l": "MQLONG", "f": "MQLONG, flags"}
+    shown: dict[int | bytes | None, str] = {None: "273 or 546", b"": "NULs", b"        ": "blanks"}
+    rows = []
+    for field, offset, size, kind, default in LAYOUTS[name][3]:
+        text = shown.get(default) or (f'"{default.decode()}"' if isinstance(default, bytes) else str(default))
+        rows.append((f"{offset:3}", field, kinds[kind].format(size), text))
+    return listing(rows)
 
 
 def subject(module: Path) -> str:
@@ -191,13 +218,11 @@ def subject(module: Path) -> str:
 def modules(package: str) -> str:
     """List the modules of a package, each with the first sentence of its docstring."""
     folder = ROOT / package
-    lines = []
-    for path in sorted(folder.rglob("*.py")):
-        name = path.relative_to(folder).with_suffix("").as_posix().removesuffix("__init__")
-        if name:
-            lines.append((name, subject(path)))
-    width = max((len(name) for name, _ in lines), default=0)
-    return "\n".join(["```text", *(f"{name:{width}}  {text}" for name, text in lines), "```", ""])
+    names = (
+        (path, path.relative_to(folder).with_suffix("").as_posix().removesuffix("__init__"))
+        for path in sorted(folder.rglob("*.py"))
+    )
+    return listing([(name, subject(path)) for path, name in names if name])
 
 
 #: A description of a module that is longer is shortened.
@@ -214,6 +239,7 @@ PACKAGES = {
 DRAWINGS: Mapping[str, Callable[[], str]] = {
     "client-options": client_tables.client_options,
     **{name: partial(modules, package) for name, package in PACKAGES.items()},
+    **{f"fields-{name.lower()}": partial(header_fields, name) for name in LAYOUTS if name != "MQMD1"},
     **option_tables.drawings(),
     **hub_tables.drawings(),
     "spark-options": spark_options,
@@ -301,7 +327,7 @@ def redrawn(text: str) -> str:
 
 def wanted(folder: Path = ROOT / "docs") -> dict[Path, str]:
     """Map every document and picture of a folder to the text that it should have."""
-    texts = {path: redrawn(path.read_text(encoding="utf-8")) for path in sorted(folder.glob("*.md"))}
+    texts = {path: redrawn(path.read_text(encoding="utf-8")) for path in sorted(folder.rglob("*.md"))}
     return texts | {path: path_picture() for path in folder.glob("path.svg")}
 
 

@@ -1,4 +1,4 @@
-"""Write the tables of docs/hub.md from the hub's code: its refusals and its metrics."""
+"""Write the lists of docs/hub.md from the hub's code: its refusals and its metrics."""
 
 import asyncio
 import tempfile
@@ -14,21 +14,24 @@ from headwater_host.hub.storage import Store
 
 
 def refusals() -> str:
-    """Write the table of refusals."""
-    lines = ["| code | answers | when |", "|---|---|---|"]
-    before = -1
+    """List the refusals by reason code and by what they answer."""
+    found: dict[int, dict[str, list[str]]] = {}
     for row in REFUSALS:
-        code = f"0x{row.code:02X} {CODES[row.code].replace('_', ' ')}" if row.code != before else ""
-        lines.append(f"| {code} | {row.answers} | {row.when} |".replace("|  |", "| |"))
-        before = row.code
+        found.setdefault(row.code, {}).setdefault(row.answers.replace("*", "\\*"), []).append(row.when)
+    lines = []
+    for code, answers in found.items():
+        lines.append(f"- **0x{code:02X} {CODES[code].replace('_', ' ')}**")
+        lines += [f"  - {answer}: {'; '.join(when)}" for answer, when in answers.items()]
     return "\n".join(lines) + "\n"
 
 
 def metrics() -> str:
-    """Write the table of metrics."""
-    lines = ["| metric | labels | |", "|---|---|---|"]
-    lines += [f"| `{one.name}` | {', '.join(one.labels)} | {one.text} |" for one in asyncio.run(_metrics())]
-    return "\n".join(lines).replace("|  |", "| |") + "\n"
+    """List the metrics with their labels."""
+    found = asyncio.run(_metrics())
+    names = [one.name + (f"{{{','.join(one.labels)}}}" if one.labels else "") for one in found]
+    width = max(map(len, names))
+    lines = [f"{name:{width}}  {one.text.rstrip('.')}" for name, one in zip(names, found, strict=True)]
+    return "\n".join(["```text", *lines, "```", ""])
 
 
 async def _metrics() -> list[Metric]:
@@ -41,5 +44,5 @@ async def _metrics() -> list[Metric]:
 
 
 def drawings() -> Mapping[str, Callable[[], str]]:
-    """Return the tables by the names of their places."""
+    """Return the lists by the names of their places."""
     return {"hub-refusals": refusals, "hub-metrics": metrics}

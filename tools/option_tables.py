@@ -1,4 +1,4 @@
-"""Write the documentation's tables of commands and options from the argument parsers."""
+"""Write the documentation's lists of commands, options and configuration keys from the code."""
 
 import argparse
 from collections.abc import Callable, Iterator, Mapping
@@ -52,30 +52,35 @@ def options(parser: argparse.ArgumentParser, group: str | None = None) -> Iterat
 
 
 def _names(parser: argparse.ArgumentParser, action: argparse.Action) -> str:
-    """Return an option with its value, or a positional argument, as Markdown."""
+    """Return an option with its value, or a positional argument."""
     formatter = argparse.HelpFormatter(parser.prog)
     if not action.option_strings:
-        return f"`{formatter._format_args(action, str(action.metavar or action.dest))}`"
+        return formatter._format_args(action, str(action.metavar or action.dest))
     value = formatter._format_args(action, action.dest.upper()) if action.nargs != 0 else ""
-    *short, last = action.option_strings
-    return ", ".join(f"`{name}`" for name in short) + ", " * bool(short) + f"`{f'{last} {value}'.strip()}`"
+    return f"{', '.join(action.option_strings)} {value}".strip()
 
 
 def _text(parser: argparse.ArgumentParser, action: argparse.Action) -> str:
     text = argparse.HelpFormatter(parser.prog)._expand_help(action) if action.help else ""
-    if action.required and action.option_strings:
-        text += "; required"
-    return text.replace("|", "\\|")
+    return text + "; required" * bool(action.required and action.option_strings)
 
 
-def option_table(words: str, group: str | None = None) -> str:
-    """Write the table of a command's options; ``group``: only those of this group."""
-    parser = parsers(words.partition(" ")[0])[words]
-    rows = [
-        (_names(parser, action).replace("|", "\\|"), _text(parser, action))
-        for action in options(parser, group)
-    ]
-    return table(("Option", "Meaning"), rows)
+def option_list(name: str, group: str | None = None) -> str:
+    """List the options of a command and its subcommands; ``group``: only those of this group."""
+    lists = []
+    for words, parser in parsers(name).items():
+        rows = [(_names(parser, action), _text(parser, action)) for action in options(parser, group)]
+        if rows and words not in SAME:
+            also = [one for one, other in SAME.items() if other == words]
+            lists.append((", ".join([words, *also]), rows))
+    width = max(len(names) for _, rows in lists for names, _ in rows)
+    lines = []
+    for heading, rows in lists:
+        if len(lists) > 1:
+            lines.append(heading)
+        indent = "  " * (len(lists) > 1)
+        lines += [f"{indent}{names:{width}}  {text}".rstrip() for names, text in rows]
+    return "\n".join(["```text", *lines, "```", ""])
 
 
 def command_table() -> str:
@@ -89,31 +94,24 @@ def command_table() -> str:
     return table(("Command", "Purpose"), rows)
 
 
-def key_table(keys: Mapping[str, Key]) -> str:
-    """Write the table of a configuration table's keys."""
-    rows = [
-        (f"`{name}`", f"{key.meaning}{'; required' * key.required} ({key.what})")
-        for name, key in keys.items()
-    ]
-    return table(("Key", "Meaning (value)"), rows)
+def key_list(keys: Mapping[str, Key]) -> str:
+    """List the keys of a configuration table."""
+    return "".join(
+        f"- `{name}`: {key.meaning}{'; required' * key.required} ({key.what})\n" for name, key in keys.items()
+    )
 
 
-def statistics_table(fields: Mapping[str, str]) -> str:
-    """Write the table of the gateway's statistics."""
-    return table(("Field", "Meaning"), [(f"`{name}`", meaning) for name, meaning in fields.items()])
+def statistics_list(fields: Mapping[str, str]) -> str:
+    """List the gateway's statistics."""
+    return "".join(f"- `{name}`: {meaning}\n" for name, meaning in fields.items())
 
 
 def drawings() -> dict[str, Callable[[], str]]:
     """Return the tables by the names that the pages give them."""
     found: dict[str, Callable[[], str]] = {"commands": command_table}
-    found |= {
-        f"options-{group.lower()}": partial(option_table, name, group) for group, name in SHARED.items()
-    }
-    found |= {f"keys-{name or 'gateway'}": partial(key_table, keys) for name, keys in KEYS.items()}
-    found["statistics-gateway"] = partial(statistics_table, GATEWAY_STATISTICS)
-    found["statistics-source"] = partial(statistics_table, SOURCE_STATISTICS)
-    for name in main.COMMANDS:
-        for words, parser in parsers(name).items():
-            if words not in SAME and any(options(parser)):
-                found["options-" + words.replace(" ", "-")] = partial(option_table, words)
+    found |= {f"options-{group.lower()}": partial(option_list, name, group) for group, name in SHARED.items()}
+    found |= {f"options-{name}": partial(option_list, name) for name in main.COMMANDS}
+    found |= {f"keys-{name or 'gateway'}": partial(key_list, keys) for name, keys in KEYS.items()}
+    found["statistics-gateway"] = partial(statistics_list, GATEWAY_STATISTICS)
+    found["statistics-source"] = partial(statistics_list, SOURCE_STATISTICS)
     return found

@@ -1,4 +1,4 @@
-"""An outbox that a power cut does not reach: the ring in memory, and behind it a journal, a file that only grows.
+"""An outbox in a file that survives power cuts.
 
 Every change is a record at the journal's end. Read again from its beginning, the records give the ring as it was, with
 DUP on what may have been sent, and the ids of the QoS 2 messages that had arrived. When the journal has grown to its

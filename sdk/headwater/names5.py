@@ -1,4 +1,4 @@
-"""The names of MQTT 5.0's properties and reason codes, for programs that print them: a board need not import this."""
+"""Printable names of MQTT 5.0's properties and reason codes."""
 
 from headwater.mqtt import spec5 as s
 

@@ -1,4 +1,4 @@
-"""The names and texts of the status codes, for programs that print them: a board need not import this."""
+"""Printable names and texts of the status codes."""
 
 from headwater import errors as e
 

@@ -1,5 +1,4 @@
-"""The contracts between the core and its ports, for type checkers only: nothing imports this module at run
-time.
+"""Contracts between the core and its ports, for type checkers only.
 
 MicroPython has no ``typing``; modules of the core name these classes under ``TYPE_CHECKING``.
 """

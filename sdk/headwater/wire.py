@@ -1,4 +1,4 @@
-"""Reading and writing the few things every protocol here is made of, at an offset in the caller's buffer.
+"""Read and write integers and strings in place.
 
 Nothing in this module allocates.
 """

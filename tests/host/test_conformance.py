@@ -35,26 +35,30 @@ STATEMENTS = {
 MISSING = {"MQTT 3.1.1": set[str](), "MQTT 5.0": {"2.2.1-1"}}
 TOTAL = {"MQTT 3.1.1": 141, "MQTT 5.0": 251}
 
-ROW = re.compile(r"^\| ([\d.]+-\d+) \| (.+) \| (.+) \|$", re.MULTILINE)
+ROW = re.compile(r"^\| ?([^|]*?) ?\| ?([^|]*?) ?\| ([^|]+) \| ([^|]+) \|$", re.MULTILINE)
 TEST = re.compile(r"`([\w/]+\.py)::(test_\w+)`")
 NUMBERS = re.compile(r"(?:([\d.]+))?-(\d+)(?: to -(\d+))?")
 
 
-def part(version: str) -> str:
-    """What the page says of a version."""
-    return PAGE.partition(f"\n## {version}\n")[2].partition("\n## ")[0]
+def rows() -> list[tuple[str, ...]]:
+    """The cells of the page's tables: statements of 3.1.1, statements of 5.0, requirement, tests."""
+    return [row for row in ROW.findall(PAGE) if NUMBERS.search(row[0] + row[1])]
+
+
+def numbers(text: str) -> list[str]:
+    """The statements that a text such as ``3.1.2-1, -5 to -8; 3.1.3-2`` names."""
+    found = []
+    section = ""
+    for new, first, last in NUMBERS.findall(text):
+        section = new or section
+        found += [f"{section}-{n}" for n in range(int(first), int(last or first) + 1)]
+    return found
 
 
 def listed(text: str) -> list[str]:
-    """The statements of the lists, which write 3.1.2-1, -5 to -8; 3.1.3-2."""
-    found = []
-    section = ""
-    for line in text.splitlines():
-        if line.startswith("- "):
-            for new, first, last in NUMBERS.findall(line.partition(" (")[0]):
-                section = new or section
-                found += [f"{section}-{n}" for n in range(int(first), int(last or first) + 1)]
-    return found
+    """The statements of the lists, whose lines end with the subject in parentheses."""
+    lines = (line.partition(" (")[0] for line in text.splitlines() if line.startswith("- "))
+    return [number for line in lines for number in numbers(line)]
 
 
 @cache
@@ -71,25 +75,27 @@ def test_each_statement_stands_there_once(version: str) -> None:
     there_are = {f"{section}-{n}" for section, count in sections for n in range(1, int(count) + 1)}
     there_are -= MISSING[version]
     assert len(there_are) == TOTAL[version]
-    said = Counter([row[0] for row in ROW.findall(part(version))] + listed(part(version)))
+    column = list(STATEMENTS).index(version)
+    other = PAGE.partition(f"\n### {version}\n")[2].partition("\n### ")[0]
+    said = Counter([number for row in rows() for number in numbers(row[column])] + listed(other))
     assert [number for number, times in said.items() if times > 1] == []
     assert there_are - set(said) == set()
     assert set(said) - there_are == set()
 
 
-@pytest.mark.parametrize("version", STATEMENTS)
-def test_each_row_names_tests_that_there_are_or_says_why_not(version: str) -> None:
-    rows = ROW.findall(part(version))
+def test_each_row_names_tests_that_there_are_or_says_why_not() -> None:
     # A row that is not read as one would be a statement that nobody looks at.
-    assert len(rows) == sum(re.match(r"\| \d", line) is not None for line in part(version).splitlines())
-    for number, what, proof in rows:
-        assert what.strip(), number
+    assert len(rows()) == sum(
+        re.match(r"\|[^|]*-\d|\| \|[^|]*-\d", line) is not None for line in PAGE.splitlines()
+    )
+    for *statements, what, proof in rows():
         named = TEST.findall(proof)
-        assert named or re.fullmatch(r"cannot be tested: .{10,}", proof), number
-        assert len(named) == proof.count("::"), number
+        assert what.strip(), statements
+        assert named or re.fullmatch(r"cannot be tested: .{10,}", proof), statements
+        assert len(named) == proof.count("::"), statements
         for file, name in named:
-            assert (TESTS / file).is_file(), (number, file)
-            assert name in names_in(file), (number, file, name)
+            assert (TESTS / file).is_file(), (statements, file)
+            assert name in names_in(file), (statements, file, name)
 
 
 def test_lists_are_read_as_they_are_meant() -> None:

@@ -14,7 +14,7 @@ def test_documents_show_the_tables() -> None:
 
 
 def test_every_drawing_is_shown() -> None:
-    texts = [path.read_text(encoding="utf-8") for path in (ROOT / "docs").glob("*.md")]
+    texts = [path.read_text(encoding="utf-8") for path in (ROOT / "docs").rglob("*.md")]
     missing = [
         name for name in diagrams.DRAWINGS if not any(f"<!-- drawn: {name} -->" in text for text in texts)
     ]

@@ -82,3 +82,18 @@ def test_named_modules_exist(page: Path) -> None:
         sorted({name for name in names if name.rsplit(".")[-1] not in kinds and not module_exists(name)})
         == []
     )
+
+
+def test_changes_name_existing_files_and_tests() -> None:
+    """Each entry of "Where to change what" names files by their whole paths, and tests among them."""
+    page = (DOCS / "architecture.md").read_text(encoding="utf-8")
+    section = page.partition("\n## Where to change what\n")[2].partition("\n## ")[0]
+    entries = re.split(r"^\*\*(.+)\*\*$", section, flags=re.MULTILINE)[1:]
+    assert len(entries) >= 12
+    for heading, text in zip(entries[::2], entries[1::2], strict=True):
+        code, _, tests = text.partition("\n- Tests:")
+        for part in (code, tests):
+            paths = re.findall(r"`([\w./-]+\.(?:py|json|md|toml))`", part)
+            assert paths, heading
+            assert [path for path in paths if not (ROOT / path).is_file()] == [], heading
+        assert all(path.startswith("tests/") for path in re.findall(r"`([\w./-]+)`", tests)), heading

@@ -1,4 +1,4 @@
-"""Errors of the host's clients, of MQTT and FMQ: one base, and a class for each case that a program may handle.
+"""Errors of the clients.
 
 ================================  ==================================================================================
 ``ClientError``                   the base

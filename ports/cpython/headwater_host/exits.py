@@ -1,4 +1,4 @@
-"""The exit codes of ``headwater``, and the error that ends a command with one of them."""
+"""Exit codes of headwater."""
 
 from headwater.errors import E_LIMIT
 from headwater_host.errors import (

@@ -1,4 +1,4 @@
-"""Age time: a clock for lifetimes that nobody can set.
+"""Age time: a monotonic clock that survives restarts.
 
 People and NTP set a wall clock forward and back. A step forward that exceeds a lifetime would expire everything at
 once. Each file that holds lifetimes therefore has its own clock, which counts only time that the process can prove:

@@ -1,4 +1,4 @@
-"""Topic names and filters as text, and fast checks of topic names."""
+"""Topic names and filters."""
 
 from functools import lru_cache
 from typing import TYPE_CHECKING

@@ -1,4 +1,4 @@
-"""Attributes of queues and of the queue manager, by IBM's names, with IBM's defaults except where noted."""
+"""Attributes of queues and of the queue manager."""
 
 import json
 import re

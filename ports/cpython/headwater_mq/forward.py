@@ -1,4 +1,4 @@
-"""A local queue that the gateway fills and the uplink sends, with its dead-letter queue.
+"""The gateway's local queue, with its dead-letter queue.
 
 A caller puts several messages in one transaction with its position in the source. The queue file is an ordinary one: a
 queue manager that opens it sees the same messages.

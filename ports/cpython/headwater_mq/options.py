@@ -1,4 +1,4 @@
-"""PMO, GMO and OD, and checks of the options of MQPUT, MQGET and MQOPEN."""
+"""Check the options of MQPUT, MQGET and MQOPEN."""
 
 from typing import ClassVar
 

@@ -1,4 +1,4 @@
-"""An outbox in a file of the board's flash: what is unacknowledged outlives a power cut.
+"""An outbox in a file on the board's flash.
 
     outbox = flash_outbox("/outbox.hwj", size=2048)
     client = Client(Tcp("broker.local"), b"board-1", clean_start=False, outbox=outbox)

@@ -1,4 +1,4 @@
-"""Who this board is, and which of its boots this is: for GroupIds that nobody else makes, nor this one after a reset.
+"""Board id and boot counter.
 
 segmenter = Segmenter(client, bytearray(1016), group_ids())
 """

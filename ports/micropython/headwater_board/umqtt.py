@@ -1,4 +1,4 @@
-"""Lets programs that were written for umqtt.simple and umqtt.robust run on headwater, unchanged.
+"""Import umqtt programs unchanged.
 
 Import this once before them, in ``boot.py`` for instance: from then on ``from umqtt.simple import MQTTClient`` and
 ``from umqtt.robust import MQTTClient`` find headwater's classes, also where the firmware has its own umqtt.

@@ -1,4 +1,4 @@
-"""Carry messages with an MQMDE from the parts of the log to the tasks that reassemble them.
+"""Pass segments from parts of the log to reassembling tasks.
 
 Each part writes a file with one record batch per *bucket*; all messages of a GroupId are in the same bucket. A task
 reads its batch from every file, so the rows do not pass through the JVM.

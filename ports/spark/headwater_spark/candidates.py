@@ -1,4 +1,4 @@
-"""Set aside rows that may have a copy in another part, and settle them together."""
+"""Settle rows that may have a copy in another part."""
 
 from __future__ import annotations
 

@@ -43,25 +43,23 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         ),
     )
     run_.add_argument(
-        "--capture", metavar="DIR", type=directory, required=True, help="directory of the capture log"
+        "--capture", metavar="DIR", type=directory, required=True, help="Directory of the capture log"
     )
-    run_.add_argument("--out", metavar="DIR", type=directory, required=True, help="directory for the tables")
-    run_.add_argument(
-        "--master", default="local[*]", help="Spark master (default: %(default)s, this machine)"
-    )
+    run_.add_argument("--out", metavar="DIR", type=directory, required=True, help="Directory for the tables")
+    run_.add_argument("--master", default="local[*]", help="Spark master; default: %(default)s")
     run_.add_argument(
         "--partition-bytes",
         metavar="SIZE",
         type=_size,
         default=PARTITION_BYTES,
-        help="maximum bytes of the log per task (default: 32m)",
+        help="Maximum bytes of the log per task; default: 32m",
     )
     run_.add_argument(
         "--batch-rows",
         metavar="N",
         type=whole(1, MAX_BATCH_ROWS),
         default=BATCH_ROWS,
-        help="frames to decode at once (default: %(default)s)",
+        help="Frames to decode at once; default: %(default)s",
     )
     run_.add_argument(
         "--sent",
@@ -69,7 +67,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=Path,
         action="append",
         default=[],
-        help="compare with a board's record of sent messages; repeatable",
+        help="Compare with a board's record of sent messages; repeatable",
     )
     run_.add_argument(
         "--logical-topic",
@@ -77,14 +75,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=_filter,
         action="append",
         default=[],
-        help="reassemble IBM MQ segments of these topics; repeatable (default: all)",
+        help="Reassemble IBM MQ segments of these topics; repeatable; default: all",
     )
     run_.add_argument(
         "--max-message",
         metavar="SIZE",
         type=_size,
         default=MAX_MESSAGE,
-        help="maximum payload size in logical_messages (default: 100m)",
+        help="Maximum payload size in logical_messages; default: 100m",
     )
     run_.add_argument(
         "--conf",

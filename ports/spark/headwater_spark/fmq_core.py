@@ -1,4 +1,4 @@
-"""Decode single FMQ frames and values with the core, for what the column-wise decoders cannot."""
+"""Decode unusual FMQ frames and values with the core."""
 
 from __future__ import annotations
 

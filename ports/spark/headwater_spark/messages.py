@@ -1,4 +1,4 @@
-"""Decide which received messages of one part of the log are the same message.
+"""Find duplicates in one part of the log.
 
 Rows are those of the table `messages` with the columns that the decision needs. The rules:
 

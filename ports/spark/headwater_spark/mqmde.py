@@ -1,4 +1,4 @@
-"""Decode MQMDEs at the start of payloads column by column, and refuse invalid ones.
+"""Decode MQMDEs column by column.
 
 A payload has an MQMDE if it begins with its StrucId, Version and StrucLength in either byte order, in ASCII or
 EBCDIC. The fields follow the core's table. Flags that MQPUT refuses, and the cases of `refused` in

@@ -1,4 +1,4 @@
-"""Find the messages that may be in more than one part of the log, from ranges of sequence numbers.
+"""Find messages that may be in several parts.
 
 Each part reports its runs of `seq` for each topic, board and boot, or of times for each FMQ origin. A part of a
 hundred thousand messages has few runs, because boards count upwards; close runs are joined if there are many. A

@@ -1,4 +1,4 @@
-"""Write a part's settled rows to `messages`, `telemetry` and `quarantine`, and count them."""
+"""Write a part's rows to the tables."""
 
 from __future__ import annotations
 

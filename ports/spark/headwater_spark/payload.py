@@ -1,4 +1,4 @@
-"""Parse payloads, JSON objects or FMQ Maps, into identities and metrics, column by column.
+"""Parse payloads into identities and metrics.
 
 An object with non-null `board`, `boot` and `seq` has an identity. `board` must be a string, `boot` and `seq`
 integers from 0 to 2**63 - 1; otherwise the message is bad. With an identity, an integer `t` is the send time in µs

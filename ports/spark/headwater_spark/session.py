@@ -1,4 +1,4 @@
-"""Create a Spark session whose Python workers can run this package."""
+"""Create a Spark session."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Count statistics of each board part by part, and add them up for the report.
+"""Statistics of each board.
 
 Latencies are counted in buckets 1.1 % wide, so that percentiles of several parts can be computed; a percentile is
 accurate to 0.6 % or 1 µs. A board's start is a (board, boot). Its gaps are the sequence numbers missing between its

@@ -1,4 +1,4 @@
-"""Replace FMQ topics given as a hash by names found elsewhere in the log."""
+"""Resolve FMQ topics given as a hash."""
 
 from __future__ import annotations
 

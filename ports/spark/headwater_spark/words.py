@@ -1,4 +1,4 @@
-"""Read bytes and little-endian integers at many offsets at once."""
+"""Read integers at many offsets at once."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Headwater behind other libraries' faces, for programs that exist."""
+"""Interfaces of other MQTT libraries."""

@@ -1,4 +1,4 @@
-"""The clients of MicroPython's umqtt.simple and umqtt.robust, for programs that were written for them.
+"""The clients of MicroPython's umqtt.simple and umqtt.robust.
 
 How to connect is the port's affair, which is why it says so once, in ``boot.py`` or in the program's first line:
 

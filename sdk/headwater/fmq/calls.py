@@ -1,4 +1,4 @@
-"""Remote procedure calls over FMQ, and messages that are consumed one at a time (docs/protocols/fmq.md, section 4).
+"""Remote procedure calls, and CONSUME with ONCE (docs/protocols/fmq.md, section 4).
 
     calls = Calls(client)
     client.session.on_result = lambda frame: print(client.session.source, frame.payload_bytes())

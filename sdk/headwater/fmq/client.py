@@ -1,4 +1,4 @@
-"""The FMQ client for applications: a session over a transport.
+"""The FMQ client for applications.
 
     client = Client(Tcp("hub.local", 7760), b"board-1", clean_start=False)
     client.on_message = lambda frame: print(frame.topic_text(), frame.payload_bytes())

@@ -1,4 +1,4 @@
-"""Acknowledgement of FMQ messages by the application, for sessions with ``auto_ack`` off.
+"""Acknowledgement of FMQ messages by the application.
 
     client.session.auto_ack = False
     client.on_message = lambda frame: receipts.append(client.session.receipt)

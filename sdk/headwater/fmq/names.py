@@ -1,4 +1,4 @@
-"""Names of frame types, values and reasons of FMQ, for printing. A board need not import this."""
+"""Printable names of FMQ's types, values and reasons. A board need not import this."""
 
 from headwater import errors as e
 from headwater import reasons

@@ -1,4 +1,4 @@
-"""Read and write values of FMQ that few programs need: floats, decimals, durations and times as bytes.
+"""Encode and decode rare FMQ values.
 
 The functions follow the conventions of ``headwater.fmq.values``. Reading a float creates a float object; the parts of a
 decimal are integers, which allocate if they are not small. Nothing else here allocates.

@@ -1,4 +1,4 @@
-"""Read and write values of FMQ (docs/protocols/fmq.md, section 1) at an offset of a buffer.
+"""Encode and decode FMQ values in place (docs/protocols/fmq.md, section 1).
 
 ``read`` decodes one value into a reusable cursor; of a list, map or object its head only, so that it can be walked in
 place::

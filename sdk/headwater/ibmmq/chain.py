@@ -1,4 +1,4 @@
-"""Chains of IBM MQ headers, and the layouts of MQMD, MQXQH and MQDLH (docs/protocols/ibm-mq.md).
+"""Chains of headers; the tables of MQMD, MQXQH and MQDLH (docs/protocols/ibm-mq.md).
 
 Format, Encoding and CodedCharSetId of each header describe what follows it, up to the data:
 

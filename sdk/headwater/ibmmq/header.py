@@ -1,4 +1,4 @@
-"""One header of IBM MQ in the caller's buffer, read and written in place; and the layout of the MQMDE.
+"""One header, read and written in place; the table of the MQMDE.
 
 A layout is ``(StrucId, its MQRC_*_ERROR, length, rows, lengths by Version, the row of Encoding or -1)``. A length of 0
 means that the version does not exist; the newest version is written. A row is ``(name, offset, size, kind, default)``.

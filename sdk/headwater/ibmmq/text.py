@@ -1,4 +1,4 @@
-"""Text of headers that is more than names. Each of the 256 bytes is one character, so decoded text encodes to the same
+"""Text in EBCDIC and other character sets. Each of the 256 bytes is one character, so decoded text encodes to the same
 bytes.
 
 EBCDIC is 037, 500, 1047, and 1140 (037 with the euro sign); line feed is 0x25 and next line (U+0085) 0x15, as in IBM's

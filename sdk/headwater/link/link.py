@@ -1,4 +1,4 @@
-"""One end of a serial line: channels with retransmission. It does no I/O; the caller tells the time.
+"""One end of a link: channels with retransmission. It does no I/O; the caller tells the time.
 
     link = Link(session)
     channel = link.channels[0]

@@ -1,4 +1,4 @@
-"""Run a link over a raw line, and use its streams as transports.
+"""Run a link over a raw line; its streams are transports.
 
 A raw line is a transport (``headwater.types.Transport``) that may lose, damage and invent bytes. Every ``readinto`` and
 ``write`` of a ``Stream`` pumps, so a user of the stream keeps the link running.

@@ -1,4 +1,4 @@
-"""Messages that wait, not yet handed to the session, and of which the oldest are dropped when there are too many.
+"""Unsent messages in RAM, of which the oldest are dropped.
 
     keeper = Keeper(client, backlog=Backlog(4096, 64))
 

@@ -1,4 +1,4 @@
-"""MQTT packets of all versions that only a server decodes (CONNECT, SUBSCRIBE) or encodes (CONNACK, SUBACK).
+"""MQTT packets that only a server decodes.
 
 The conventions are those of ``packets``. ``decode_packet`` decodes a packet of any type, for tools that inspect them.
 """

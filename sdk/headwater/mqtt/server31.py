@@ -1,4 +1,4 @@
-"""A server's end of one connection for clients of MQTT 3.1 (``MQIsdp``), and of 3.1.1 if asked."""
+"""The server's session for MQTT 3.1."""
 
 from headwater.mqtt import spec
 from headwater.mqtt.packets import PROTOCOL

@@ -1,4 +1,4 @@
-"""MQTT 5.0 as an object that a server's session has.
+"""MQTT 5.0, attached to a server's session.
 
 server = ServerSession(version=ServerV5())
 """

@@ -1,4 +1,4 @@
-"""Topic aliases (MQTT 5.0, 3.3.2.3.4) of both directions. They last as long as a connection.
+"""Topic aliases in both directions. They last as long as a connection.
 
 A session uses them if they are passed as ``aliases_in`` and ``aliases_out``.
 """

@@ -1,4 +1,4 @@
-"""MQTT 3.1 (``MQIsdp``) as an object that a client's session has, for servers that speak nothing newer.
+"""MQTT 3.1, attached to a client's session.
 
 session = ClientSession(b"board-1", version=V31())
 """

@@ -1,4 +1,4 @@
-"""MQTT 5.0 as an object that a session has: limits, property blocks, topic aliases, reason codes, authentication.
+"""MQTT 5.0, attached to a session.
 
     session = ClientSession(b"board-1", clean_start=False, version=ClientV5(session_expiry=3600))
 

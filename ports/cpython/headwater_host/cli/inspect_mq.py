@@ -1,4 +1,4 @@
-"""Text lines for IBM MQ's headers, as ``headwater inspect`` prints them."""
+"""Print IBM MQ's headers as text."""
 
 import json
 from typing import Any

@@ -1,4 +1,4 @@
-"""``sub -F FORMAT``: print a message with the sequences of mosquitto_sub."""
+"""sub -F: mosquitto_sub's format sequences."""
 
 import json
 import re

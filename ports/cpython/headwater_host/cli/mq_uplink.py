@@ -1,4 +1,4 @@
-"""``headwater mq uplink``: send a local queue to a queue manager, without a gateway."""
+"""headwater mq uplink: forward a local queue to a queue manager."""
 
 import argparse
 import asyncio
@@ -24,12 +24,12 @@ def add_arguments(commands: Any) -> None:
         required=True,
         type=Path,
         metavar="FILE",
-        help="TOML file with the tables [mq] and [mq.uplink], such as a gateway's",
+        help="File (TOML) with [mq] and [mq.uplink], such as a gateway's",
     )
     parser.add_argument(
         "--begin-again",
         action="store_true",
-        help="replace a lost record on the record queue; messages in doubt are retransmitted",
+        help="Replace a lost record; resend messages in doubt",
     )
 
 

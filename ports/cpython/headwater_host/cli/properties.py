@@ -1,4 +1,4 @@
-"""``-D COMMAND PROPERTY VALUE``: properties of MQTT 5.0 packets, with the names that mosquitto uses."""
+"""-D: properties of MQTT 5.0 packets by mosquitto's names."""
 
 import argparse
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""``headwater pub --segment-size``: a file, or standard input, as segments with IBM MQ's MQMDE, read as it goes on."""
+"""pub --segment-size: publish a file in segments."""
 
 import argparse
 import io

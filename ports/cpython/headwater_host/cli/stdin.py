@@ -1,4 +1,4 @@
-"""Read standard input in a thread, so that signals and the connection are served meanwhile."""
+"""Read standard input in a thread."""
 
 import asyncio
 import contextlib

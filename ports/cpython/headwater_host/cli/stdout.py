@@ -1,4 +1,4 @@
-"""Notice that the reader of standard output has gone (``headwater sub ... | head -1``), even without writing."""
+"""Detect that the reader of standard output has closed it."""
 
 import asyncio
 import io

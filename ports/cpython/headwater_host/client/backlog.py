@@ -1,4 +1,4 @@
-"""Unsent messages that wait outside the session, so that the oldest of them may be dropped.
+"""Unsent messages, of which the oldest may be dropped.
 
 Messages in the session's outbox may have been sent, and are never dropped.
 """

@@ -1,4 +1,4 @@
-"""The base of the asyncio clients of MQTT and FMQ: publishing, receiving, and what ends with a connection."""
+"""The base of the asyncio clients."""
 
 import asyncio
 import logging

@@ -1,4 +1,4 @@
-"""The blocking clients of MQTT and FMQ, for programs with threads.
+"""The blocking clients.
 
     with Client("broker.local", identifier="reader", reconnect=True) as client:
         client.subscribe("boards/#", qos=1)

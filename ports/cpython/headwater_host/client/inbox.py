@@ -1,4 +1,4 @@
-"""The queue of received messages that a program iterates over."""
+"""The queue of received messages."""
 
 import asyncio
 import sys

@@ -1,4 +1,4 @@
-"""Options of the clients, one dataclass for each concern. A wrong value raises ArgumentError.
+"""Options of the clients, a dataclass for each concern. A wrong value raises ArgumentError.
 
 ``Reconnect`` is in ``headwater_host.client.reconnect``, ``Tls`` in ``headwater_host.client.route``. The MQTT client has
 ``SessionOptions`` and ``Limits`` of its own, with more fields (``headwater_host.client.mqtt.options``).

@@ -1,4 +1,4 @@
-"""What a client publishes: payloads, and the will."""
+"""Payloads and wills."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""Open a connection to a server, over TCP, TLS or WebSocket, and explain why it fails."""
+"""Connect over TCP, TLS or WebSocket, and explain failures."""
 
 import asyncio
 import os

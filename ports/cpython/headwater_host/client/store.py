@@ -1,4 +1,4 @@
-"""An outbox in an SQLite file, which keeps unacknowledged messages when the process ends or power fails.
+"""The SQLite outbox.
 
     session = SessionOptions(clean_start=False, store="meter.db")
     async with Client("broker.local", identifier="meter", session=session) as client:

@@ -1,4 +1,4 @@
-"""Decode the frequent frames of FMQ with slices, which is fastest in CPython.
+"""Decode frequent FMQ frames fast.
 
 These are successful answers and PUBLISH without tags. All other frames are left to the core's decoder.
 """

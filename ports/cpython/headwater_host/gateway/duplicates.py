@@ -1,4 +1,4 @@
-"""Recognize duplicates among the messages of a session, as far as MQTT's rules prove them (3.1.1 and 5.0: 4.3, 4.4).
+"""Recognize proven duplicates of a session's messages.
 
 At QoS 1 a PUBLISH with DUP is a duplicate when its packet id and content are those of a message whose PUBACK has not
 been sent, in a session that both ends have kept. After the PUBACK, the same id over the same connection is a new

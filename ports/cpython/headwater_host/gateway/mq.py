@@ -1,4 +1,4 @@
-"""Follow the capture log into a local IBM MQ queue, each durable record exactly once.
+"""Follow the capture log into a local IBM MQ queue.
 
 A thread reads the log from a position in the queue file, which is written in one transaction with the puts and with
 incomplete messages. Nothing waits for the thread: without room it pauses, and later continues in the log.

@@ -1,4 +1,4 @@
-"""Extract messages with their topics from records of the capture log."""
+"""Extract messages with their topics from records."""
 
 import hashlib
 from collections.abc import Callable, Sequence

@@ -1,4 +1,4 @@
-"""Put messages of the capture log into the local queue or its dead-letter queue."""
+"""Put messages of the log into the local queue."""
 
 from collections import Counter
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""Append frames to the capture log, and acknowledge messages when they are on disk.
+"""Append frames to the log; acknowledge synced messages.
 
 When the disk is slow or full, the gate closes. Sources then stop reading, as far as their protocol lets them. Frames
 that arrive nevertheless wait in memory, in order, until the log takes them.

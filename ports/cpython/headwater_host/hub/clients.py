@@ -1,4 +1,4 @@
-"""What the hub knows of clients that are connected, or whose session is kept."""
+"""Clients that are connected or have a session."""
 
 import base64
 from collections.abc import Callable, Iterator

@@ -1,4 +1,4 @@
-"""Which messages of its topics a subscription gets: those that have its tags and meet its condition (FMQ, section 4).
+"""Tags and conditions of subscriptions.
 
     condition = Condition('alarm && (celsius >= 21.5 || !indoors)')
     condition(topic, tags, payload.get)

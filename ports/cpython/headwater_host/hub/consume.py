@@ -1,4 +1,4 @@
-"""CONSUME: members of consumer groups, which get CONSUMERESP (docs/protocols/fmq.md, section 4)."""
+"""CONSUME: members of consumer groups (docs/protocols/fmq.md, section 4)."""
 
 import asyncio
 from collections import OrderedDict, deque

@@ -1,4 +1,4 @@
-"""What the hub refuses, and what it cannot do. ``refusals`` says when each reason code is sent."""
+"""Errors of the hub. ``refusals`` says when each reason code is sent."""
 
 from headwater.mqtt.spec5 import (
     BAD_USER_NAME_OR_PASSWORD,

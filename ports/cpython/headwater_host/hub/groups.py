@@ -1,4 +1,4 @@
-"""Consumer groups: which member has which queue, deliveries and redeliveries (docs/protocols/fmq.md, section 4).
+"""Consumer groups: queues of members, deliveries, redeliveries (docs/protocols/fmq.md, section 4).
 
 A queue of a topic is a ``Lane`` of each group that consumes it. It belongs to one member, which gets its messages in
 order. When members come and go, the lanes are spread anew. A lane that is to move gets no more messages until all of it

@@ -1,4 +1,4 @@
-"""AUTH: checks who a client is, and resumes or begins its session (docs/protocols/fmq.md, sections 3 and 4)."""
+"""AUTH: authenticate a client and resume or begin its session (docs/protocols/fmq.md, sections 3 and 4)."""
 
 import asyncio
 import time

@@ -1,4 +1,4 @@
-"""The bound on what the hub holds for all connections together. Above it the heaviest connection is closed.
+"""Limit the memory held for connections. Above it the heaviest connection is closed.
 
 A connection's load is the frame it has begun to send, what it has not read, what waits for it, and its will.
 """

@@ -1,4 +1,4 @@
-"""Counters and gauges in Prometheus' text format, version 0.0.4, and the HTTP server that serves them.
+"""Metrics in Prometheus' text format, and their HTTP server.
 
 metrics = Metrics()
 frames = metrics.counter("frames_total", "Frames received.", "type")

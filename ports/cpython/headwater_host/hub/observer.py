@@ -1,4 +1,4 @@
-"""Observers of a hub, and answers that wait for the storage and the observer."""
+"""Observers of a hub; answers that wait for storage and observer."""
 
 from collections.abc import Callable
 from functools import partial

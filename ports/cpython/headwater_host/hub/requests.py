@@ -1,4 +1,4 @@
-"""The bodies of the frames that clients send, decoded: the one place that knows the fields of each request.
+"""Decode the bodies of clients' frames.
 
 A ``Frame`` has been checked by ``headwater.fmq.decode`` before, so nothing here fails. PUBLISH, which comes most often,
 is read field by field; every other request is a tuple. (FMQ, section 3)

@@ -1,4 +1,4 @@
-"""``$hub/topics``: the list of topics, a remote procedure that the hub provides (docs/protocols/fmq.md, section 4)."""
+"""$hub/topics: the hub's own remote procedure (docs/protocols/fmq.md, section 4)."""
 
 import asyncio
 from bisect import bisect_left, bisect_right

@@ -1,4 +1,4 @@
-"""Work that is spread over turns of the event loop, so that it delays nobody for long."""
+"""Spread long work over turns of the event loop."""
 
 import asyncio
 from collections import deque

@@ -1,4 +1,4 @@
-"""Users and their passwords, as scrypt hashes: ``$scrypt$ln=15,r=8,p=3$SALT$HASH``, both in base64 without ``=``.
+"""Users and their scrypt hashes.
 
 A hash deliberately takes 0.1 seconds and 32 MiB. So hashes are computed in a few threads, and correct passwords are
 remembered as keyed digests, in memory only. An unknown name takes as long as a known one.

@@ -1,4 +1,4 @@
-"""Will messages, and the message ids of what the hub sends in its own name."""
+"""Wills, and ids of messages that the hub publishes."""
 
 import logging
 import time

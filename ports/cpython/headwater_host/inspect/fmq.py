@@ -1,4 +1,4 @@
-"""What frames and values of FMQ say, for ``headwater inspect``. Fields are named as in ``tests/vectors/fmq.json``."""
+"""Decode FMQ frames and values for display. Fields are named as in ``tests/vectors/fmq.json``."""
 
 import ipaddress
 from collections.abc import Callable, Iterator

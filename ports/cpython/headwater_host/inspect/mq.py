@@ -1,4 +1,4 @@
-"""What IBM MQ's headers say, for ``headwater inspect``. Fields have IBM's names."""
+"""Decode IBM MQ's headers for display. Fields have IBM's names."""
 
 import json
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""Decode MQTT control packets of every version into names and values."""
+"""Decode MQTT packets for display."""
 
 from collections.abc import Callable, Iterator
 from typing import Any

@@ -1,4 +1,4 @@
-"""What packets of MQTT 5.0 say, for ``headwater inspect``."""
+"""Decode MQTT 5.0 packets for display."""
 
 from collections.abc import Callable, Iterator
 from typing import Any

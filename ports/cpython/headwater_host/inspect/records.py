@@ -1,4 +1,4 @@
-"""Decode the frames in a capture log's records."""
+"""Decode records of the capture log for display."""
 
 from collections.abc import Callable
 from typing import Any

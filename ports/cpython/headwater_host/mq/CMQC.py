@@ -1,4 +1,4 @@
-"""IBM MQ's constants by IBM's names, as in cmqc.h and IBM's Python module. Format names and StrucIds are bytes."""
+"""IBM MQ's constants by IBM's names. Format names and StrucIds are bytes."""
 
 MQDLH_STRUC_ID = b"DLH "
 MQDLH_VERSION_1 = 1

@@ -1,4 +1,4 @@
-"""Structures that callers fill in, by IBM's names of their fields with IBM's defaults: MD, the message descriptor.
+"""MD, GMO and other structures with IBM's defaults.
 
 Characters are bytes with their blanks (``b"MQSTR   "``), as in ``CMQC``; ASCII text is accepted, and both are padded.
 Values that do not fit a field raise ValueError, TypeError or AttributeError.

@@ -1,4 +1,4 @@
-"""MQMIError: IBM's completion code and reason of a call."""
+"""MQMIError."""
 
 from headwater_host.mq import CMQC
 

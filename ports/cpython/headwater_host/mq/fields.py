@@ -1,4 +1,4 @@
-"""The group and segment fields of a message: flags, limits, and the one check of what MQPUT refuses in them.
+"""Group and segment fields.
 
 ``checks`` takes the fields of one message as integers, or those of many as numpy arrays.
 """

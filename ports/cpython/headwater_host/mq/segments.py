@@ -1,4 +1,4 @@
-"""Split payloads into segments to publish, each with an MQMDE.
+"""Split payloads into segments with an MQMDE.
 
     ids = GroupIds(b"host-1", os.urandom(8))
     with open("log.bin", "rb") as file:

@@ -1,4 +1,4 @@
-"""Arguments that the subcommands of ``headwater mq`` share."""
+"""Arguments that the subcommands share."""
 
 import argparse
 from collections.abc import Callable
@@ -33,7 +33,7 @@ def add_version(group: "argparse._ArgumentGroup") -> None:
         type=int,
         choices=(1, 2),
         default=2,
-        help="version of the MQMD; with 1, an MQMDE in the data carries groups and segments; default: 2",
+        help="MQMD version; 1: groups and segments in an MQMDE; default: 2",
     )
 
 

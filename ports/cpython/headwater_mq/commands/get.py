@@ -45,27 +45,27 @@ def add_arguments(parser: argparse.ArgumentParser, *, browse: bool = False) -> N
         "-C",
         "--count",
         type=argument_types.whole(1, 1 << 62),
-        help=f"maximum number of messages; default: {'all' if browse else '1'}",
+        help=f"Maximum number of messages; default: {'all' if browse else '1'}",
     )
     if not browse:
-        parser.add_argument("--all", action="store_true", help="all messages, instead of -C")
+        parser.add_argument("--all", action="store_true", help="All messages, instead of -C")
     parser.add_argument(
         "-W",
         "--wait",
         type=argument_types.seconds,
         metavar="SECONDS",
-        help="total time to wait for messages; default: 0",
+        help="Total time to wait for messages; default: 0",
     )
     group = parser.add_argument_group("which messages")
-    group.add_argument("--complete", action="store_true", help="join the segments of each logical message")
-    group.add_argument("--all-messages", action="store_true", help="only messages of complete groups")
-    group.add_argument("--all-segments", action="store_true", help="only segments of complete messages")
-    group.add_argument("--logical-order", action="store_true", help="groups and segments in logical order")
-    group.add_argument("--msg-id", type=id_of, metavar="HEX", help="only with this MsgId")
-    group.add_argument("--correl-id", type=id_of, metavar="HEX", help="only with this CorrelId")
-    group.add_argument("--group", type=id_of, metavar="HEX", help="only with this GroupId")
-    group.add_argument("--seq", type=LONG, metavar="N", help="only with this MsgSeqNumber")
-    group.add_argument("--offset", type=LONG, metavar="N", help="only with this Offset")
+    group.add_argument("--complete", action="store_true", help="Join the segments of each logical message")
+    group.add_argument("--all-messages", action="store_true", help="Only messages of complete groups")
+    group.add_argument("--all-segments", action="store_true", help="Only segments of complete messages")
+    group.add_argument("--logical-order", action="store_true", help="Groups and segments in logical order")
+    group.add_argument("--msg-id", type=id_of, metavar="HEX", help="Only with this MsgId")
+    group.add_argument("--correl-id", type=id_of, metavar="HEX", help="Only with this CorrelId")
+    group.add_argument("--group", type=id_of, metavar="HEX", help="Only with this GroupId")
+    group.add_argument("--seq", type=LONG, metavar="N", help="Only with this MsgSeqNumber")
+    group.add_argument("--offset", type=LONG, metavar="N", help="Only with this Offset")
     group = parser.add_argument_group("output")
     add_version(group)
     group.add_argument(
@@ -73,17 +73,17 @@ def add_arguments(parser: argparse.ArgumentParser, *, browse: bool = False) -> N
         "--output",
         type=Path,
         metavar="FILE",
-        help="file that the data are written to, without separators",
+        help="Write the data to this file, without separators",
     )
     shape = group.add_mutually_exclusive_group()
     shape.add_argument(
-        "-v", "--verbose", action="store_true", help="print Format, GroupId, MsgSeqNumber and Offset first"
+        "-v", "--verbose", action="store_true", help="Print Format, GroupId, MsgSeqNumber and Offset first"
     )
-    shape.add_argument("--json", action="store_true", help="print a JSON object for each message")
+    shape.add_argument("--json", action="store_true", help="Print a JSON object for each message")
     shape.add_argument(
-        "-F", "--format", type=sequences, help="text with sequences such as %%p, %%g, %%s: see docs/cli.md"
+        "-F", "--format", type=sequences, help="Print this text with sequences such as %%p, %%g"
     )
-    group.add_argument("-N", "--no-newline", action="store_true", help="omit the line end after each message")
+    group.add_argument("-N", "--no-newline", action="store_true", help="Print no newline after a message")
 
 
 def run(args: argparse.Namespace) -> int:

@@ -21,8 +21,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         sub = commands.add_parser(
             name, help=text, description=text[0].upper() + text[1:] + ".", allow_abbrev=False
         )
-        sub.add_argument("--store", required=True, type=Path, metavar="FILE", help="the file with the queues")
-        sub.add_argument("--queue", required=name != "stats", type=queue_name, metavar="NAME")
+        sub.add_argument("--store", required=True, type=Path, metavar="FILE", help="File with the queues")
+        sub.add_argument(
+            "--queue", required=name != "stats", type=queue_name, metavar="NAME", help="Queue name"
+        )
         return sub
 
     put.add_arguments(add("put", "put one or more messages"))

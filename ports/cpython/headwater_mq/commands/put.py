@@ -14,7 +14,6 @@ from headwater_host.mq.descriptors import MD
 from headwater_host.mq.errors import MQMIError, failed
 from headwater_host.mq.fields import HIGHEST
 from headwater_mq.commands.arguments import (
-    FLAGS,
     LONG,
     add_version,
     flags_of,
@@ -33,70 +32,64 @@ T = TypeVar("T")
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options."""
     what = parser.add_mutually_exclusive_group(required=True)
-    what.add_argument("-m", "--message", metavar="TEXT", help="data, in UTF-8")
-    what.add_argument("-f", "--file", metavar="FILE", help="file with the data; - is standard input")
-    what.add_argument("-s", "--stdin-file", action="store_true", help="data from standard input")
-    what.add_argument(
-        "-l", "--stdin-lines", action="store_true", help="one message for each line of standard input"
-    )
-    what.add_argument("-n", "--null-message", action="store_true", help="no data")
+    what.add_argument("-m", "--message", metavar="TEXT", help="Data, encoded as UTF-8")
+    what.add_argument("-f", "--file", metavar="FILE", help="File with the data; - reads standard input")
+    what.add_argument("-s", "--stdin-file", action="store_true", help="Data: all of standard input")
+    what.add_argument("-l", "--stdin-lines", action="store_true", help="Put each line of standard input")
+    what.add_argument("-n", "--null-message", action="store_true", help="No data")
     group = parser.add_argument_group("descriptor")
     add_version(group)
     group.add_argument(
         "--format",
         type=format_of,
         metavar="NAME",
-        help="Format of the data; default: MQSTR with -m and -l, otherwise none",
+        help="Format of the data; default: MQSTR with -m and -l, else none",
     )
     group.add_argument(
-        "--ccsid", type=LONG, metavar="N", help="character set of the data; default: 1208 for MQSTR"
+        "--ccsid", type=LONG, metavar="N", help="Character set of the data; default: 1208 for MQSTR"
     )
+    group.add_argument("--encoding", type=LONG, metavar="N", help="Number encoding of the data; default: 546")
+    group.add_argument("--priority", type=argument_types.whole(0, 9), metavar="N", help="Priority, 0 to 9")
+    group.add_argument("--not-persistent", action="store_true", help="Allow a power cut to lose the message")
     group.add_argument(
-        "--encoding", type=LONG, metavar="N", help="Encoding of numbers in the data; default: 546"
+        "--expiry", type=argument_types.seconds, metavar="SECONDS", help="Time until the message expires"
     )
-    group.add_argument("--priority", type=argument_types.whole(0, 9), metavar="N", help="0 to 9")
-    group.add_argument(
-        "--not-persistent", action="store_true", help="allow the loss of the message in a power cut"
-    )
-    group.add_argument(
-        "--expiry", type=argument_types.seconds, metavar="SECONDS", help="time until the message expires"
-    )
-    group.add_argument("--correl-id", type=id_of, metavar="HEX")
+    group.add_argument("--correl-id", type=id_of, metavar="HEX", help="CorrelId")
     group = parser.add_argument_group("groups and segments")
+    group.add_argument("--group", type=id_of, metavar="HEX", help="GroupId; default: a new one if needed")
     group.add_argument(
-        "--group", type=id_of, metavar="HEX", help="GroupId; default: a new one if the flags need one"
+        "--seq", type=LONG, default=1, metavar="N", help="MsgSeqNumber, or the first one; default: 1"
     )
-    group.add_argument("--seq", type=LONG, default=1, metavar="N", help="MsgSeqNumber; default: 1")
     group.add_argument(
-        "--offset", type=LONG, default=0, metavar="N", help="Offset of a segment in its message; default: 0"
+        "--offset", type=LONG, default=0, metavar="N", help="Offset, or the first one; default: 0"
     )
     group.add_argument(
         "--flags",
         type=flags_of,
         default=0,
         metavar="NAMES",
-        help=f"MsgFlags: {', '.join(FLAGS)}; separated by commas",
+        help="MsgFlags, separated by commas, such as SEGMENT,LAST_SEGMENT",
     )
     group.add_argument(
         "--segment-size",
         type=argument_types.whole(1, HIGHEST),
         metavar="BYTES",
-        help="split the data into segments of this size",
+        help="Split the data into segments of this size",
     )
-    group.add_argument("--as-group", action="store_true", help="with -l: make the lines one group")
+    group.add_argument("--as-group", action="store_true", help="Put the lines as one group; needs -l")
     parser.add_argument(
         "--define",
         action="store_true",
-        help="create the queue if it does not exist; in a new file this is the default",
+        help="Create a missing queue; default in a new file",
     )
     parser.add_argument(
         "--max-depth",
         type=argument_types.whole(1, HIGHEST),
         default=5000,
         metavar="N",
-        help="maximum depth of a queue that is created; default: 5000",
+        help="Maximum depth of a created queue; default: 5000",
     )
-    parser.add_argument("--json", action="store_true", help="print the descriptor of each message as JSON")
+    parser.add_argument("--json", action="store_true", help="Print the descriptor of each message as JSON")
 
 
 def run(args: argparse.Namespace) -> int:

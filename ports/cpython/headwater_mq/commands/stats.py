@@ -1,4 +1,4 @@
-"""``headwater mq stats``: counts of each queue, and the gaps of groups and segmented messages."""
+"""headwater mq stats: counts and gaps of queues."""
 
 import argparse
 import json
@@ -35,7 +35,7 @@ FROM messages WHERE queue = ?
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options."""
-    parser.add_argument("--json", action="store_true", help="print a JSON object for each queue")
+    parser.add_argument("--json", action="store_true", help="Print a JSON object for each queue")
 
 
 def run(args: argparse.Namespace) -> int:

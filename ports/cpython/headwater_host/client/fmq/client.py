@@ -1,4 +1,4 @@
-"""The asyncio FMQ client, with the interface of the MQTT client wherever both protocols do the same.
+"""The asyncio FMQ client.
 
     async with Client("fmq://hub.local", identifier="reader", session=SessionOptions(clean_start=False)) as client:
         jobs = await client.subscribe("jobs/#", group="workers")

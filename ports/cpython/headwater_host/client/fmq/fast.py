@@ -1,4 +1,4 @@
-"""CPython's fast path through FMQ's session for frequent frames, in both directions.
+"""The fast path of FMQ's session on CPython.
 
 As in ``headwater_host.client.mqtt.fast``, received bytes are copied once and sliced, sent bytes are joined, and an
 answer finds its message without a search. State and decisions are the core's; all other frames are left to it.

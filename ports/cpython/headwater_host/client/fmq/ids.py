@@ -1,4 +1,4 @@
-"""Message ids by the computer's clock, and id tables that find entries without a search."""
+"""Message ids from the computer's clock, and their tables."""
 
 import time
 from array import array

@@ -1,4 +1,4 @@
-"""Requests of the FMQ client, and their answers."""
+"""Requests and their answers."""
 
 import asyncio
 from collections.abc import Callable

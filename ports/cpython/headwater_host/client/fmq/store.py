@@ -1,4 +1,4 @@
-"""The outbox of ``headwater_host.client.store`` for FMQ, which also stores what unique message ids need.
+"""The SQLite outbox of FMQ, which also stores message ids.
 
 That is the process number that the hub assigned, and a time that no id has reached yet.
 """

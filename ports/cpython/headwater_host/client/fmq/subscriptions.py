@@ -1,4 +1,4 @@
-"""Receive messages and calls, and keep track of subscriptions and consumers."""
+"""Subscriptions, consumers and calls."""
 
 import asyncio
 from collections import Counter

@@ -1,4 +1,4 @@
-"""The asyncio MQTT client, with an interface like aiomqtt's.
+"""The asyncio MQTT client.
 
     async with Client("broker.local", identifier="reader") as client:
         await client.subscribe("boards/#", qos=1)

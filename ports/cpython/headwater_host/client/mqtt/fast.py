@@ -1,4 +1,4 @@
-"""CPython's own way through the session for the packets that come most, in either direction.
+"""The fast path of MQTT's session on CPython.
 
 A board must not allocate, so the core writes packets in place and reads them byte by byte. Here an object costs less
 than a few steps of the interpreter: what was read is copied once and sliced, what is sent is joined. The state is the

@@ -1,4 +1,4 @@
-"""Received messages, and the PUBLISH packet of a QoS 0 message."""
+"""Received messages; PUBLISH at QoS 0."""
 
 import struct
 from collections.abc import Awaitable, Callable

@@ -1,4 +1,4 @@
-"""Subscribe and unsubscribe, in few packets, and again when the broker has lost the session.
+"""Subscribe, unsubscribe, and restore lost subscriptions.
 
 Filters with the same properties share a packet: at most ``MOST`` filters, within the server's maximum packet size. The
 server's answer to each filter is recorded when it arrives, even when no call waits for it any more.

@@ -1,4 +1,4 @@
-"""Make the session of a client, for a version of MQTT and the client's options."""
+"""Create the session for an MQTT version and options."""
 
 from typing import TYPE_CHECKING, Any
 

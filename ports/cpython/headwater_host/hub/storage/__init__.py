@@ -1,4 +1,4 @@
-"""Everything of the hub that outlives the process: one SQLite file, with what is asked often in memory before it.
+"""The hub's persistent state.
 
 Every change goes through ``writer``; nothing else writes the file. Imports point up in this table only.
 

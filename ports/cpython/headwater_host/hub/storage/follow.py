@@ -1,4 +1,4 @@
-"""The changes of a storage file, in order, for a replica."""
+"""The changes of a storage file, for a replica."""
 
 import json
 import sqlite3

@@ -1,4 +1,4 @@
-"""How far each consumer group is in each queue: what it takes, acknowledges and gives back."""
+"""Positions of consumer groups in queues."""
 
 from collections.abc import Iterable
 

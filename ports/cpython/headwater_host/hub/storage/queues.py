@@ -1,4 +1,4 @@
-"""A queue as arrays of numbers, and a consumer group's position in it. Without I/O."""
+"""Queues as arrays, and a group's position in one. Without I/O."""
 
 from array import array
 from bisect import bisect_right

@@ -1,4 +1,4 @@
-"""Removes messages that nobody needs any more, a bounded number in each transaction."""
+"""Remove messages that no group needs."""
 
 from itertools import islice
 

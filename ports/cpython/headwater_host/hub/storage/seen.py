@@ -1,4 +1,4 @@
-"""Message ids that are remembered, so that a duplicate is not stored again."""
+"""Remembered message ids, which identify duplicates."""
 
 from collections import deque
 

@@ -1,4 +1,4 @@
-"""Process numbers, sessions with their subscriptions, QoS 2 handshakes in progress, and wills."""
+"""Process numbers, sessions, QoS 2 handshakes, wills."""
 
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal

@@ -1,4 +1,4 @@
-"""Group commit: the changes of one turn of the event loop are one transaction, written in a thread.
+"""Group commit: one transaction for each turn, in a thread.
 
 While it is written, the next one collects changes. So an answer waits for at most two syncs of the disk, which all
 clients share. When the disk fails, nothing is answered, and the transaction is tried again.

@@ -1,4 +1,4 @@
-"""Reassemble logical messages and groups from payloads with an MQMDE, in any order.
+"""Reassemble messages and groups from payloads in any order.
 
     assembler = Assembler(db, memory=16 << 20, timeout=600)
     for outcome in assembler.add("plant/7", payload, age.seconds()):

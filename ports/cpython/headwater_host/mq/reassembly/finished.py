@@ -1,4 +1,4 @@
-"""Records of messages that were handed out, which tell duplicates from contradictions.
+"""Records of finished messages, which identify duplicates.
 
 A record has the flags, the length and a checksum of each piece: 12 bytes for each.
 """

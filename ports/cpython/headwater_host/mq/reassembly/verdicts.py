@@ -1,4 +1,4 @@
-"""Apply the rules of ``logical`` to lists of segments.
+"""Apply the rules to lists of segments.
 
 verdict = judge(segments, content)          # all segments of one GroupId
 if verdict.reason == MQRC_NONE:

@@ -1,4 +1,4 @@
-"""All calls of IBM's client library, through IBM's package ``ibmmq``.
+"""Calls of IBM's client library, through IBM's package ibmmq.
 
 Calls block; a connection is for one thread. docs/ibm-mq-uplink.md lists what is tested.
 """
