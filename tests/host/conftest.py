@@ -18,6 +18,7 @@ from headwater_mq.forward import Forward
 from tests.host.gateway_peers import PtyLine
 from tests.host.hub_client import config, hub_of
 from tests.host.hub_storage import store_at
+from tests.host.mq_log import Log, logging_to
 from tests.host.mq_run import Run
 from tests.host.mq_uplink import fill, opened
 
@@ -34,6 +35,13 @@ def db() -> Iterator[sqlite3.Connection]:
 def mq(tmp_path: Path) -> Run:
     """``headwater mq`` on a queue of its own, which put makes."""
     return Run(tmp_path)
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Iterator[Log]:
+    """A capture log that is written, for what a gateway puts into a queue of IBM MQ's kind."""
+    with logging_to(tmp_path) as found:
+        yield found
 
 
 @pytest.fixture

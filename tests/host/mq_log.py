@@ -127,6 +127,13 @@ class Log:
         self.followers.append(follower)
         return follower
 
+    def followed(self, **more: Any) -> Follower:
+        """A follower that has taken everything recorded so far, as far as it can."""
+        self.writer.flush()
+        follower = self.follow(**more)
+        follower.step()
+        return follower
+
     def got(self, queue: str = "EDGE") -> list[tuple[MD, bytes]]:
         """What is in a queue, in its order."""
         with QueueManager("", self.folder / "mq.db", create=False) as manager:

@@ -4,10 +4,8 @@ import asyncio
 import random
 import threading
 import time
-from collections.abc import Iterator
 from dataclasses import replace
 from itertools import islice
-from pathlib import Path
 
 import pytest
 
@@ -24,15 +22,8 @@ from headwater_host.mq.errors import MQMIError
 from headwater_mq.manager import QueueManager
 from headwater_mq.options import GMO
 from headwater_mq.queue import Queue
-from tests.host.mq_log import GROUP, Log, browse, cut, dead, fmq, logging_to, mqtt, segment
+from tests.host.mq_log import GROUP, Log, browse, cut, dead, fmq, mqtt, segment
 from tests.host.set_clocks import DAY, SECOND, SetClocks
-
-
-@pytest.fixture
-def log(tmp_path: Path) -> Iterator[Log]:
-    with logging_to(tmp_path) as found:
-        yield found
-
 
 # ---- what is put ----------------------------------------------------------------------------------------------------
 
@@ -69,8 +60,7 @@ def test_segments_in_any_order_become_one_message(log: Log) -> None:
     random.Random(2).shuffle(pieces)
     # What is sent again because nobody has answered.
     log.block(*pieces[:9])
-    follower = log.follow()
-    follower.step()
+    follower = log.followed()
     assert log.data() == []
     assert follower.status()["incomplete"] == 1
     log.block(*pieces[5:])
@@ -91,7 +81,7 @@ def test_a_group_keeps_its_numbers(log: Log) -> None:
     ]
     pieces = [piece for n in (2, 0, 1) for piece in cut(b"%d" % n * 50, 30, n + 1, flags=flags[n])]
     log.block(*pieces)
-    log.follow().step()
+    log.followed()
     assert [(md.MsgSeqNumber, md.MsgFlags, data[:1]) for md, data in log.got()] == [
         (3, 24, b"2"), (1, 8, b"0"), (2, 8, b"1"),
     ]  # fmt: skip
@@ -102,7 +92,7 @@ def test_a_group_keeps_its_numbers(log: Log) -> None:
 def test_without_reassembly_segments_stay_segments(log: Log, big: bool) -> None:
     pieces = [segment(b"x" * 32, 0, big=big), segment(b"end", 32, CMQC.MQMF_LAST_SEGMENT, big=big)]
     log.block(pieces[1], b"plain", pieces[0])
-    log.follow(reassemble=False).step()
+    log.followed(reassemble=False)
     found = [(md.Offset, md.MsgFlags, md.Format, md.Encoding, data) for md, data in log.got()]
     encoding = 273 if big else 546
     assert found == [
@@ -118,8 +108,7 @@ def test_an_mqmde_in_ebcdic(log: Log) -> None:
     log.block(payload)
     for reassemble in (True, False):
         path = log.folder / f"{reassemble}.db"
-        follower = log.follow(reassemble=reassemble, file=path)
-        follower.step()
+        log.followed(reassemble=reassemble, file=path)
         with QueueManager("", path, create=False) as manager:
             ((md, data),) = browse(Queue(manager, "EDGE", CMQC.MQOO_BROWSE))
         assert (md.Format, md.Encoding, md.CodedCharSetId, data) == (b"MQSTR   ", 785, 500, b"\xc8\xc9")
@@ -128,7 +117,7 @@ def test_an_mqmde_in_ebcdic(log: Log) -> None:
 def test_what_is_longer_than_a_message_may_be_goes_in_segments(log: Log) -> None:
     data = random.Random(3).randbytes(5000)
     log.block(*cut(data, 999))
-    log.follow(message_bytes=2000).step()
+    log.followed(message_bytes=2000)
     found = log.got()
     assert [(md.Offset, len(piece), md.MsgFlags) for md, piece in found] == [
         (0, 2000, 2),
@@ -145,12 +134,11 @@ def test_what_is_longer_than_a_message_may_be_goes_in_segments(log: Log) -> None
 def test_what_is_incomplete_when_reassembly_ends_is_set_aside(log: Log) -> None:
     pieces = [cut(b"x" * 9000, 5000, group=bytes([n]) * 24) for n in range(1, 151)]
     log.block(*(one[0] for one in pieces))
-    log.follow().step()
+    log.followed()
     log.followers.pop().close()
     log.block(pieces[0][1])
     # More than there is room for now: it is given up nevertheless, and what comes is put.
-    follower = log.follow(reassemble=False, bytes=600_000, message_bytes=100_000)
-    follower.step()
+    follower = log.followed(reassemble=False, bytes=600_000, message_bytes=100_000)
     assert [len(data) for data in log.data()] == [4000]
     status = follower.status()
     assert (status["state"], status["incomplete"], status["problems"]) == (
@@ -169,7 +157,7 @@ def test_the_dead_letter_queue_says_how_long_its_messages_may_be(log: Log) -> No
     QueueManager("", path, MaxMsgLength=1000).disconnect()
     log.block(segment(b"a" * 2000, 2000, Encoding=273), segment(b"b" * 2000, 4000, Encoding=546))
     log.block(segment(b"c" * 9000, MsgSeqNumber=0))
-    log.follow(message_bytes=2000).step()
+    log.followed(message_bytes=2000)
     found = log.got("DEAD")
     # The segments have an MQDLH and an MQMDE in front; what is malformed has an MQDLH in front of all of it.
     assert [len(data) for _, data in found] == [2000 + 244, 9000 + 72 + 172]
@@ -189,7 +177,7 @@ def test_what_is_no_segment_and_too_long_goes_in_segments(log: Log, group: bytes
     texts = [random.Random(seed).randbytes(5000) for seed in range(2)]
     for data in texts:
         log.block(data if group is None else segment(data, flags=0, GroupId=group))
-    log.follow(message_bytes=2000).step()
+    log.followed(message_bytes=2000)
     assert [len(piece) for _, piece in log.got()] == [2000, 2000, 1000] * 2
     with QueueManager("", log.folder / "mq.db", create=False) as manager:
         queue = Queue(manager, "EDGE", CMQC.MQOO_INPUT_SHARED)
@@ -203,8 +191,7 @@ def test_what_is_no_segment_and_too_long_goes_in_segments(log: Log, group: bytes
 def test_a_message_that_the_queue_can_never_hold_stops_nothing(log: Log, bound: dict[str, int]) -> None:
     data = random.Random(3).randbytes(1_000_000)
     log.block(*cut(data, 60_000), b"behind it")
-    follower = log.follow(message_bytes=1024, **bound)
-    follower.step()
+    follower = log.followed(message_bytes=1024, **bound)
     assert log.data() == [b"behind it"]
     status = follower.status()
     assert (status["state"], status["problems"], status["not_set_aside"]) == (
@@ -222,9 +209,7 @@ def test_messages_of_mqtt_5_0(log: Log) -> None:
     )
     for frame in (plain, named, nameless, b"\x30\x07\x00\x03a/1\x01\x01"):
         log.land(frame, version=5)
-    log.writer.flush()
-    follower = log.follow()
-    follower.step()
+    follower = log.followed()
     assert log.data() == [b"", b"b"]
     assert (follower.status()["unnamed"], follower.status()["malformed"]) == (1, 1)
 
@@ -233,9 +218,7 @@ def test_a_proven_duplicate_is_left_out(log: Log) -> None:
     first = log.land(mqtt("a/b", b"one"), mark=ORIGINAL)
     log.land(mqtt("a/b", b"one"), mark=DUPLICATE, first_ns=first)
     log.land(mqtt("a/b", b"one"), mark=UNCERTAIN)
-    log.writer.flush()
-    follower = log.follow()
-    follower.step()
+    follower = log.followed()
     log.land(mqtt("a/b", b"one"), mark=DUPLICATE, first_ns=first)
     log.writer.flush()
     follower.step()
@@ -248,9 +231,7 @@ def test_a_duplicate_of_what_was_not_read_is_put(log: Log) -> None:
     gone = log.time_ns
     for _ in range(2):
         log.land(mqtt("a/b", b"one"), mark=DUPLICATE, first_ns=gone)
-    log.writer.flush()
-    follower = log.follow()
-    follower.step()
+    follower = log.followed()
     assert log.data() == [b"one"]
     assert follower.status()["duplicates"] == 1
 
@@ -260,9 +241,7 @@ def test_a_duplicate_of_another_packet_id_is_put(log: Log) -> None:
     first = log.land(mqtt("a/b", b"one", packet_id=1), mark=ORIGINAL)
     log.land(mqtt("a/b", b"two", packet_id=2), mark=DUPLICATE, first_ns=first)
     log.land(mqtt("a/b", b"one", packet_id=1), mark=DUPLICATE, first_ns=first)
-    log.writer.flush()
-    follower = log.follow()
-    follower.step()
+    follower = log.followed()
     assert log.data() == [b"one", b"two"]
     assert follower.status()["duplicates"] == 1
 
@@ -274,9 +253,7 @@ def test_messages_of_fmq(log: Log) -> None:
     log.land(fmq(PUBLISH, hash_of("nobody/said"), b"unknown", 3), FMQ, version=0)
     log.land(fmq(PUBLISH, "b/1", b"another topic", 4), FMQ, version=0)
     log.land(b"\x32 no frame", FMQ, version=0)
-    log.writer.flush()
-    follower = log.follow()
-    follower.step()
+    follower = log.followed()
     assert log.data() == [b"by name", b"by hash"]
     assert (follower.status()["unnamed"], follower.status()["malformed"]) == (1, 1)
     # What is not for the queue is not kept.
@@ -286,8 +263,7 @@ def test_messages_of_fmq(log: Log) -> None:
     assert follower._forward.file.db.execute("SELECT name FROM follow_topics").fetchall() == [("a/2",)]
     # Names are known to the next one, too; and what comes again has the same MsgId.
     log.land(fmq(PUBLISH, hash_of("a/2"), b"by hash", 2), FMQ, version=0)
-    log.writer.flush()
-    log.follow().step()
+    log.followed()
     assert [data for _, data in log.got()] == [b"by name", b"by hash", b"by hash"]
     ids = [md.MsgId for md, _ in log.got()]
     assert ids[0] != ids[1] == ids[2]
@@ -301,8 +277,7 @@ def test_what_stays_incomplete_is_set_aside_with_what_is_missing(
 ) -> None:
     pieces = cut(b"0123456789" * 10, 20)
     log.block(pieces[0], pieces[2])
-    follower = log.follow(timeout=50)
-    follower.step()
+    follower = log.followed(timeout=50)
     follower._expire(time.time() + 49)
     assert follower.status()["problems"] == {}
     follower._expire(time.time() + 60)
@@ -319,8 +294,7 @@ def test_what_stays_incomplete_is_set_aside_with_what_is_missing(
 
 def test_what_stays_incomplete_is_reported_after_the_clock_went_back(log: Log) -> None:
     log.block(cut(b"x" * 40, 20)[0])
-    follower = log.follow(timeout=50)
-    follower.step()
+    follower = log.followed(timeout=50)
     now = time.time()
     follower._expire(now + 10)
     # The time-out begins anew.
@@ -337,8 +311,7 @@ def test_a_clock_that_is_set_gives_nothing_up(log: Log, monkeypatch: pytest.Monk
     monkeypatch.setattr("headwater_mq.queue_file.MACHINE", clocks)
     monkeypatch.setattr(time, "time", lambda: clocks.at / 1e9)
     log.block(cut(b"x" * 40, 20)[0])
-    follower = log.follow(timeout=3600)
-    follower.step()
+    follower = log.followed(timeout=3600)
     for step in (8 * DAY, -16 * DAY):
         clocks.step(step)
         follower = log.follow(timeout=3600)
@@ -357,14 +330,12 @@ def test_what_an_earlier_program_holds_has_its_whole_time_out(
     clocks = SetClocks()
     monkeypatch.setattr("headwater_mq.queue_file.MACHINE", clocks)
     log.block(cut(b"x" * 40, 20)[0])
-    follower = log.follow(timeout=3600)
-    follower.step()
+    follower = log.followed(timeout=3600)
     with follower._forward.transaction() as db:
         db.execute("DELETE FROM about WHERE name = 'age'")
         db.execute("UPDATE assembly_group SET touched = 1.0")
     follower.close()
-    follower = log.follow(timeout=3600)
-    follower.step()
+    follower = log.followed(timeout=3600)
     assert follower.status()["problems"] == {}
     clocks.go(3601 * SECOND)
     follower.step()
@@ -374,8 +345,7 @@ def test_what_an_earlier_program_holds_has_its_whole_time_out(
 def test_more_groups_than_may_be_open_are_refused(log: Log) -> None:
     pieces = [cut(b"%d" % n * 40, 20, group=bytes([n + 1]) * 24) for n in range(3)]
     log.block(*[first for first, _ in pieces])
-    follower = log.follow(open_groups=2)
-    follower.step()
+    follower = log.followed(open_groups=2)
     assert (follower.status()["incomplete"], follower.status()["problems"]) == (2, {"room": 1})
     assert [reason for reason, _, _ in dead(log)] == [CMQC.MQRC_STORAGE_MEDIUM_FULL]
     # There is room again when others are whole.
@@ -386,7 +356,7 @@ def test_more_groups_than_may_be_open_are_refused(log: Log) -> None:
 
 def test_what_nothing_came_of_while_the_gateway_was_off(log: Log) -> None:
     log.block(cut(b"x" * 40, 20)[0])
-    log.follow(timeout=1000).step()
+    log.followed(timeout=1000)
     again = log.follow(timeout=1000)
     again._expire(time.time() + 2000)
     assert again.status()["problems"] == {"incomplete": 1}
@@ -406,8 +376,7 @@ _WRONG = {
 def test_a_wrong_mqmde_is_set_aside_as_it_came(log: Log, name: str, reassemble: bool) -> None:
     payload, reason = _WRONG[name]
     log.block(b"before", payload, b"behind")
-    follower = log.follow(reassemble=reassemble)
-    follower.step()
+    follower = log.followed(reassemble=reassemble)
     assert log.data() == [b"before", b"behind"]
     assert dead(log) == [(reason, "EDGE", payload)]
     assert follower.status()["set_aside"] == 1
@@ -415,8 +384,7 @@ def test_a_wrong_mqmde_is_set_aside_as_it_came(log: Log, name: str, reassemble: 
 
 def test_contradicting_segments_are_set_aside_and_stop_nothing(log: Log) -> None:
     log.block(segment(b"0123"), segment(b"0xx3", 0), segment(b"45", 4, CMQC.MQMF_LAST_SEGMENT), b"plain")
-    follower = log.follow()
-    follower.step()
+    follower = log.followed()
     assert log.data() == [b"plain"]
     assert follower.status()["problems"] == {"overlap": 1, "late": 1}
     assert [rest[-4:] for _, _, rest in dead(log)][:1] == [b"0123"]
@@ -456,8 +424,7 @@ def test_a_file_has_one_gateway(log: Log) -> None:
 
 def test_nobody_deletes_the_queues_of_a_gateway(log: Log) -> None:
     log.block(b"one")
-    follower = log.follow()
-    follower.step()
+    follower = log.followed()
     config = log.config()
     with QueueManager(path=config.file) as manager:
         for name in (config.queue, config.dead_letter_queue):
@@ -485,5 +452,5 @@ def test_big_and_slow_does_not_grow(log: Log) -> None:
     random.Random(7).shuffle(pieces)
     for at in range(0, len(pieces), 100):
         log.block(*islice(pieces, at, at + 100))
-    log.follow(memory=1 << 16).step()
+    log.followed(memory=1 << 16)
     assert log.data() == [data]

@@ -2,23 +2,14 @@
 
 import random
 from collections import Counter
-from collections.abc import Iterator
 from functools import partial
-from pathlib import Path
 
 import pytest
 
 from headwater_host.gateway.mq import Follower
 from headwater_host.mq.errors import MQMIError
-from tests.host.mq_log import Log, cut, dead, logging_to, segment, take
+from tests.host.mq_log import Log, cut, dead, segment, take
 from tools.capture_log import LogWriter
-
-
-@pytest.fixture
-def log(tmp_path: Path) -> Iterator[Log]:
-    with logging_to(tmp_path) as found:
-        yield found
-
 
 # ---- once each ------------------------------------------------------------------------------------------------------
 
@@ -53,31 +44,30 @@ def test_stopped_in_the_middle_of_anything(log: Log) -> None:
             follower._forward.file.db.close()
             log.followers.remove(follower)
     assert deaths > 3
-    log.follow().step()
+    log.followed()
     found = Counter(log.data())
     assert found == Counter([*whole, *(p for p in pieces if p.startswith(b"plain"))])
 
 
 def test_it_goes_on_where_it_was(log: Log) -> None:
     log.block(b"1", b"2")
-    log.follow().step()
+    log.followed()
     log.block(b"3")
     log.restart()
     log.block(b"4")
-    log.follow().step()
-    log.follow().step()
+    log.followed()
+    log.followed()
     assert log.data() == [b"1", b"2", b"3", b"4"]
 
 
 def test_what_was_there_before_is_left_out_unless_asked_for(log: Log) -> None:
     log.block(b"old")
-    follower = log.follow(start="now")
-    follower.step()
+    follower = log.followed(start="now")
     log.block(b"new")
     follower.step()
     log.restart()
     log.block(b"newer")
-    log.follow(start="beginning").step()
+    log.followed(start="beginning")
     assert log.data() == [b"new", b"newer"]
 
 
@@ -96,8 +86,7 @@ def test_what_is_not_on_disk_is_not_taken(log: Log) -> None:
 
 def test_segments_of_the_log_that_are_gone_are_told(log: Log, caplog: pytest.LogCaptureFixture) -> None:
     log.block(b"1")
-    follower = log.follow()
-    follower.step()
+    follower = log.followed()
     for payload in (b"2", b"3", b"4"):
         log.restart()
         log.block(payload)
@@ -113,8 +102,7 @@ def test_what_is_gone_is_told_once_although_the_queue_is_full(
     log: Log, caplog: pytest.LogCaptureFixture
 ) -> None:
     log.block(b"1")
-    follower = log.follow(depth=1)
-    follower.step()
+    follower = log.followed(depth=1)
     for payload in (b"2", b"3"):
         log.restart()
         log.block(payload, payload)
@@ -133,8 +121,7 @@ def test_what_is_gone_is_told_once_although_the_queue_is_full(
 
 def test_a_segment_that_goes_in_the_middle_of_a_block(log: Log) -> None:
     log.block(b"1", b"2", b"3")
-    follower = log.follow(depth=2)
-    follower.step()
+    follower = log.followed(depth=2)
     log.restart()
     log.block(b"4", b"5")
     min(log.path.glob("segment-*")).unlink()
@@ -151,8 +138,7 @@ def test_a_damaged_block_is_passed_over_and_told(log: Log) -> None:
     data = bytearray(path.read_bytes())
     data[data.index(b"2" * 1000) + 500] ^= 1
     path.write_bytes(data)
-    follower = log.follow()
-    follower.step()
+    follower = log.followed()
     assert [data[:1] for data in log.data()] == [b"1", b"3"]
     assert (follower.status()["damage"], follower.status()["blocks_missed"]) == (1, 1)
 
@@ -210,7 +196,7 @@ def test_another_log_in_its_place_is_read_from_its_beginning(
 ) -> None:
     log.block(b"1")
     log.block(b"2")
-    log.follow().step()
+    log.followed()
     _replace(log)
     others = [b"other %d" % n for n in range(blocks)]
     for payload in others:
@@ -223,17 +209,17 @@ def test_another_log_in_its_place_is_read_from_its_beginning(
     caplog.clear()
     # Whoever has run a command in this process has set all loggers to INFO.
     caplog.set_level("WARNING")
-    log.follow().step()
+    log.followed()
     assert (log.data()[2:], caplog.text) == (others, "")
 
 
 def test_another_log_before_anything_was_read(log: Log) -> None:
     log.block(b"old")
-    log.follow(start="now").step()
+    log.followed(start="now")
     _replace(log)
     log.block(b"other 1")
     log.block(b"other 2")
-    log.follow(start="now").step()
+    log.followed(start="now")
     assert log.data() == [b"other 1", b"other 2"]
 
 
@@ -242,33 +228,32 @@ def test_an_older_copy_of_the_log_that_has_grown(log: Log) -> None:
     (path,) = log.path.glob("segment-*")
     copy = path.read_bytes()
     log.block(b"2")
-    log.follow().step()
+    log.followed()
     _replace(log)
     log.writer.close()
     path.write_bytes(copy)
     log.writer = LogWriter(log.path)
     for payload in (b"3", b"4"):
         log.block(payload)
-    log.follow().step()
+    log.followed()
     assert log.data() == [b"1", b"2", b"1", b"3", b"4"]
 
 
 def test_a_log_that_has_nothing_yet_is_no_other(log: Log, caplog: pytest.LogCaptureFixture) -> None:
     for _ in range(2):
-        log.follow().step()
+        log.followed()
     assert "another log" not in caplog.text
 
 
 def test_removed_segments_do_not_make_it_another_log(log: Log) -> None:
     log.block(b"1")
-    log.follow().step()
+    log.followed()
     log.restart()
     for path in log.path.glob("segment-*"):
         path.unlink()
     log.block(b"2")
     log.restart()
-    follower = log.follow()
-    follower.step()
+    follower = log.followed()
     assert log.data() == [b"1", b"2"]
     assert follower.status()["blocks_missed"] == 0
 
@@ -319,8 +304,7 @@ def test_a_message_that_is_whole_when_the_queue_is_full(log: Log) -> None:
 
 def test_a_full_dead_letter_queue_stops_nothing(log: Log) -> None:
     log.block(*[segment(b"x", MsgSeqNumber=0)] * 5, b"plain")
-    follower = log.follow(depth=3)
-    follower.step()
+    follower = log.followed(depth=3)
     assert len(dead(log)) == 3
     assert log.data() == [b"plain"]
     assert follower.status()["not_set_aside"] == 2
@@ -328,7 +312,6 @@ def test_a_full_dead_letter_queue_stops_nothing(log: Log) -> None:
 
 def test_problems_do_not_flood_the_log(log: Log, caplog: pytest.LogCaptureFixture) -> None:
     log.block(*[segment(b"x", MsgSeqNumber=0)] * 50)
-    follower = log.follow()
-    follower.step()
+    follower = log.followed()
     assert 15 < len(caplog.records) < 30
     assert follower.status()["problems"] == {"number": 50}
