@@ -1,8 +1,13 @@
 """What the tests against other implementations share: certificates, and a broker on WebSocket."""
 
+from contextlib import AbstractAsyncContextManager
+from pathlib import Path
+
 import pytest
 
+from headwater_host.hub.service import Hub
 from tests.certificates import Pki
+from tests.host.hub_client import config, hub_of
 from tests.interop.secure import StartBroker, Web, serve_websocket
 from tools.broker import Mosquitto
 
@@ -20,3 +25,9 @@ def plain(mosquitto: StartBroker) -> Mosquitto:
 @pytest.fixture(scope="session")
 def web(mosquitto: StartBroker) -> Web:
     return serve_websocket(mosquitto)
+
+
+@pytest.fixture
+def hub(tmp_path: Path) -> AbstractAsyncContextManager[Hub]:
+    """A hub on the test's event loop."""
+    return hub_of(config(tmp_path))

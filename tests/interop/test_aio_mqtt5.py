@@ -46,26 +46,23 @@ async def take(client: Client, count: int = 1) -> list[Message]:
 
 
 @pytest.mark.parametrize("protocol", SESSIONS)
-def test_messages_of_every_version(broker: Mosquitto, protocol: Version) -> None:
-    async def main() -> None:
-        async with Client(HOST, broker.port, protocol=protocol, identifier="v") as client:
-            assert await client.subscribe("versions/#", 2) == (2,)
-            payloads = [b"", b"x", bytes(70_000), *(bytes([n]) * n for n in range(100, 140))]
-            for payload in payloads:
-                await asyncio.gather(*(client.publish(f"versions/{qos}", payload, qos) for qos in (0, 1, 2)))
-            got = await take(client, 3 * len(payloads))
-            for qos in (0, 1, 2):
-                mine = [m for m in got if m.qos == qos]
-                assert [m.payload for m in mine] == payloads
-                assert {str(m.topic) for m in mine} == {f"versions/{qos}"}
-                assert all(m.properties == {} for m in mine)
-            await client.unsubscribe("versions/#")
-
-    asyncio.run(main())
+async def test_messages_of_every_version(broker: Mosquitto, protocol: Version) -> None:
+    async with Client(HOST, broker.port, protocol=protocol, identifier="v") as client:
+        assert await client.subscribe("versions/#", 2) == (2,)
+        payloads = [b"", b"x", bytes(70_000), *(bytes([n]) * n for n in range(100, 140))]
+        for payload in payloads:
+            await asyncio.gather(*(client.publish(f"versions/{qos}", payload, qos) for qos in (0, 1, 2)))
+        got = await take(client, 3 * len(payloads))
+        for qos in (0, 1, 2):
+            mine = [m for m in got if m.qos == qos]
+            assert [m.payload for m in mine] == payloads
+            assert {str(m.topic) for m in mine} == {f"versions/{qos}"}
+            assert all(m.properties == {} for m in mine)
+        await client.unsubscribe("versions/#")
 
 
 @pytest.mark.parametrize("qos", [0, 1, 2])
-def test_properties_of_messages(broker: Mosquitto, qos: int) -> None:
+async def test_properties_of_messages(broker: Mosquitto, qos: int) -> None:
     said = {
         "payload_format_indicator": 1,
         "content_type": "text/plain; charset=utf-8",
@@ -74,125 +71,105 @@ def test_properties_of_messages(broker: Mosquitto, qos: int) -> None:
         "user_property": [("a", "1"), ("b", ""), ("a", "2")],
     }
 
-    async def main() -> None:
-        async with client5(broker) as client:
-            await client.subscribe("props", qos, properties={"subscription_identifier": 268_435_455})
-            await client.publish("props", "°", qos, properties=said | {"message_expiry_interval": 100})
-            await client.publish("props", "bare", qos)
-            await client.post("props", "posted", qos, properties={"content_type": "x"})
-            first, second, third = await take(client, 3)
-        assert first.payload == "°".encode()
-        heard = dict(first.properties)
-        assert 0 < heard.pop("message_expiry_interval") <= 100
-        assert heard.pop("subscription_identifier") == [268_435_455]
-        assert heard == said
-        assert (second.payload, dict(second.properties)) == (
-            b"bare",
-            {"subscription_identifier": [268_435_455]},
-        )
-        assert third.properties["content_type"] == "x"
-
-    asyncio.run(main())
+    async with client5(broker) as client:
+        await client.subscribe("props", qos, properties={"subscription_identifier": 268_435_455})
+        await client.publish("props", "°", qos, properties=said | {"message_expiry_interval": 100})
+        await client.publish("props", "bare", qos)
+        await client.post("props", "posted", qos, properties={"content_type": "x"})
+        first, second, third = await take(client, 3)
+    assert first.payload == "°".encode()
+    heard = dict(first.properties)
+    assert 0 < heard.pop("message_expiry_interval") <= 100
+    assert heard.pop("subscription_identifier") == [268_435_455]
+    assert heard == said
+    assert (second.payload, dict(second.properties)) == (
+        b"bare",
+        {"subscription_identifier": [268_435_455]},
+    )
+    assert third.properties["content_type"] == "x"
 
 
-def test_options_of_subscriptions(broker: Mosquitto) -> None:
-    async def main() -> None:
-        async with client5(broker) as client, client5(broker) as other:
-            await other.publish("opt/kept", b"kept", 1, retain=True)
-            never = 2 << spec5.RETAIN_HANDLING_SHIFT
-            await client.subscribe("opt/#", 1, options=spec5.NO_LOCAL | spec5.RETAIN_AS_PUBLISHED | never)
-            await client.publish("opt/mine", b"mine", 1)
-            await other.publish("opt/kept", b"again", 1, retain=True)
-            (message,) = await take(client)
-            assert (message.payload, message.retain) == (b"again", True)
-            await other.publish("opt/kept", b"", 1, retain=True)
-            with pytest.raises(ArgumentError):
-                await client.publish("opt", b"", 0, properties={"subscription_identifier": 1})
-            with pytest.raises(ArgumentError):
-                await client.publish("opt", b"", 1, properties={"topic_alias": 1})
-
-    asyncio.run(main())
+async def test_options_of_subscriptions(broker: Mosquitto) -> None:
+    async with client5(broker) as client, client5(broker) as other:
+        await other.publish("opt/kept", b"kept", 1, retain=True)
+        never = 2 << spec5.RETAIN_HANDLING_SHIFT
+        await client.subscribe("opt/#", 1, options=spec5.NO_LOCAL | spec5.RETAIN_AS_PUBLISHED | never)
+        await client.publish("opt/mine", b"mine", 1)
+        await other.publish("opt/kept", b"again", 1, retain=True)
+        (message,) = await take(client)
+        assert (message.payload, message.retain) == (b"again", True)
+        await other.publish("opt/kept", b"", 1, retain=True)
+        with pytest.raises(ArgumentError):
+            await client.publish("opt", b"", 0, properties={"subscription_identifier": 1})
+        with pytest.raises(ArgumentError):
+            await client.publish("opt", b"", 1, properties={"topic_alias": 1})
 
 
-def test_shared_subscriptions(broker: Mosquitto) -> None:
-    async def main() -> None:
-        async with client5(broker) as one, client5(broker) as two, client5(broker) as sender:
-            for client in (one, two):
-                await client.subscribe("$share/group/jobs", 1)
-            for n in range(20):
-                await sender.publish("jobs", str(n), 1)
-            for _ in range(200):
-                if len(one.messages) + len(two.messages) == 20:
-                    break
-                await asyncio.sleep(0.05)
-            assert len(one.messages) == len(two.messages) == 10
-
-    asyncio.run(main())
+async def test_shared_subscriptions(broker: Mosquitto) -> None:
+    async with client5(broker) as one, client5(broker) as two, client5(broker) as sender:
+        for client in (one, two):
+            await client.subscribe("$share/group/jobs", 1)
+        for n in range(20):
+            await sender.publish("jobs", str(n), 1)
+        for _ in range(200):
+            if len(one.messages) + len(two.messages) == 20:
+                break
+            await asyncio.sleep(0.05)
+        assert len(one.messages) == len(two.messages) == 10
 
 
-def test_will_with_properties(broker: Mosquitto) -> None:
+async def test_will_with_properties(broker: Mosquitto) -> None:
     will = Will("wills", b"gone", 1, properties={"content_type": "w", "will_delay_interval": 1})
 
-    async def main() -> None:
-        async with client5(broker) as watcher:
-            await watcher.subscribe("wills", 1)
-            async with client5(
-                broker, identifier="dying", will=will, session=SessionOptions(expiry=60)
-            ) as dying:
-                assert dying.connection is not None
-                dying.connection.drop(0)
-            (message,) = await take(watcher)
-            assert (message.payload, dict(message.properties)) == (b"gone", {"content_type": "w"})
-
-    asyncio.run(main())
+    async with client5(broker) as watcher:
+        await watcher.subscribe("wills", 1)
+        async with client5(broker, identifier="dying", will=will, session=SessionOptions(expiry=60)) as dying:
+            assert dying.connection is not None
+            dying.connection.drop(0)
+        (message,) = await take(watcher)
+        assert (message.payload, dict(message.properties)) == (b"gone", {"content_type": "w"})
 
 
-def test_the_session_expiry_decides_what_is_kept(broker: Mosquitto) -> None:
+async def test_the_session_expiry_decides_what_is_kept(broker: Mosquitto) -> None:
     async def present(**options: Any) -> bool:
         async with client5(broker, identifier="expiry", **options) as client:
             return client.session_present
 
-    async def main() -> None:
-        # Clean Start, and then kept for a while.
-        assert not await present(session=SessionOptions(clean_start=True, expiry=100))
-        # Kept so far, and gone with this connection.
-        assert await present(session=SessionOptions(clean_start=False, expiry=0))
-        assert not await present(session=SessionOptions(clean_start=False))
-        assert await present(session=SessionOptions(clean_start=False))
-        assert not await present()
-
-    asyncio.run(main())
+    # Clean Start, and then kept for a while.
+    assert not await present(session=SessionOptions(clean_start=True, expiry=100))
+    # Kept so far, and gone with this connection.
+    assert await present(session=SessionOptions(clean_start=False, expiry=0))
+    assert not await present(session=SessionOptions(clean_start=False))
+    assert await present(session=SessionOptions(clean_start=False))
+    assert not await present()
 
 
-def test_goodbyes_with_properties(broker: Mosquitto) -> None:
+async def test_goodbyes_with_properties(broker: Mosquitto) -> None:
     """UNSUBSCRIBE's, and DISCONNECT's: here, how long the session is kept from then on."""
 
-    async def main() -> None:
-        client = client5(broker, identifier="leaver", session=SessionOptions(clean_start=False, expiry=100))
-        async with client:
-            await client.subscribe("leave")
-            await client.unsubscribe("leave", properties={"user_property": [("a", "b")]})
-            with pytest.raises(ArgumentError):
-                await client.unsubscribe("leave", properties={"content_type": "x"})
-        client.disconnect_properties = {"session_expiry_interval": 0, "user_property": [("a", "b")]}
-        async with client:
-            assert client.session_present
-        async with client:
-            assert not client.session_present
+    client = client5(broker, identifier="leaver", session=SessionOptions(clean_start=False, expiry=100))
+    async with client:
+        await client.subscribe("leave")
+        await client.unsubscribe("leave", properties={"user_property": [("a", "b")]})
+        with pytest.raises(ArgumentError):
+            await client.unsubscribe("leave", properties={"content_type": "x"})
+    client.disconnect_properties = {"session_expiry_interval": 0, "user_property": [("a", "b")]}
+    async with client:
+        assert client.session_present
+    async with client:
+        assert not client.session_present
 
-        for protocol, wrong in (
-            ("5.0", {"content_type": "x"}),
-            ("5.0", {"session_expiry_interval": 5}),
-            ("3.1.1", {"user_property": [("a", "b")]}),
-        ):
-            other = Client(HOST, broker.port, protocol=protocol)
-            other.disconnect_properties = wrong
-            with pytest.raises(ArgumentError):
-                async with other:
-                    pass
-            assert not other.connected
-
-    asyncio.run(main())
+    for protocol, wrong in (
+        ("5.0", {"content_type": "x"}),
+        ("5.0", {"session_expiry_interval": 5}),
+        ("3.1.1", {"user_property": [("a", "b")]}),
+    ):
+        other = Client(HOST, broker.port, protocol=protocol)
+        other.disconnect_properties = wrong
+        with pytest.raises(ArgumentError):
+            async with other:
+                pass
+        assert not other.connected
 
 
 def test_what_the_server_says_of_itself(mosquitto: StartBroker) -> None:
@@ -248,7 +225,7 @@ def test_a_refused_connection_says_why(mosquitto: StartBroker) -> None:
         asyncio.run(main())
 
 
-def test_reasons_that_mosquitto_does_not_give() -> None:
+async def test_reasons_that_mosquitto_does_not_give() -> None:
     """A server that refuses a subscription and a message, lives on, and then says why it ends the connection."""
 
     async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -269,25 +246,22 @@ def test_reasons_that_mosquitto_does_not_give() -> None:
         writer.write(b"\xe0\x0b\x9c\x09\x1f\x00\x06go off")
         await reader.read()
 
-    async def main() -> None:
-        async with speak(talk) as port, Client(HOST, port, protocol="5.0") as client:
-            with pytest.raises(SubscribeError, match="wildcard") as not_granted:
-                await client.subscribe("a/#")
-            assert not_granted.value.reason_code == spec5.WILDCARD_SUBSCRIPTIONS_NOT_SUPPORTED
-            for qos in (1, 2):
-                with pytest.raises(PublishError, match="quota exceeded"):
-                    await client.publish("t", b"0", qos)
-            await client.publish("t", b"1", 1)
-            with pytest.raises(DisconnectedError, match=r"use another server.*go off") as ended:
-                await take(client)
-            assert ended.value.reason_code == spec5.USE_ANOTHER_SERVER
-            with pytest.raises(NotConnectedError):
-                await client.publish("t")
-
-    asyncio.run(main())
+    async with speak(talk) as port, Client(HOST, port, protocol="5.0") as client:
+        with pytest.raises(SubscribeError, match="wildcard") as not_granted:
+            await client.subscribe("a/#")
+        assert not_granted.value.reason_code == spec5.WILDCARD_SUBSCRIPTIONS_NOT_SUPPORTED
+        for qos in (1, 2):
+            with pytest.raises(PublishError, match="quota exceeded"):
+                await client.publish("t", b"0", qos)
+        await client.publish("t", b"1", 1)
+        with pytest.raises(DisconnectedError, match=r"use another server.*go off") as ended:
+            await take(client)
+        assert ended.value.reason_code == spec5.USE_ANOTHER_SERVER
+        with pytest.raises(NotConnectedError):
+            await client.publish("t")
 
 
-def test_what_needs_5_0_is_refused_elsewhere(broker: Mosquitto) -> None:
+async def test_what_needs_5_0_is_refused_elsewhere(broker: Mosquitto) -> None:
     protocols: tuple[Version, ...] = ("3.1", "3.1.1")
     for protocol in protocols:
         for options in (
@@ -314,17 +288,14 @@ def test_what_needs_5_0_is_refused_elsewhere(broker: Mosquitto) -> None:
         with pytest.raises(ArgumentError):
             client5(broker, session=SessionOptions(properties=properties))
 
-    async def main() -> None:
-        async with Client(HOST, broker.port) as client:
-            for qos in (0, 1):
-                with pytest.raises(ArgumentError, match=r"5\.0"):
-                    await client.publish("t", b"", qos, properties={"content_type": "x"})
+    async with Client(HOST, broker.port) as client:
+        for qos in (0, 1):
             with pytest.raises(ArgumentError, match=r"5\.0"):
-                await client.subscribe("t", options=spec5.NO_LOCAL)
-            with pytest.raises(ArgumentError, match=r"5\.0"):
-                await client.subscribe("t", properties={"subscription_identifier": 1})
-
-    asyncio.run(main())
+                await client.publish("t", b"", qos, properties={"content_type": "x"})
+        with pytest.raises(ArgumentError, match=r"5\.0"):
+            await client.subscribe("t", options=spec5.NO_LOCAL)
+        with pytest.raises(ArgumentError, match=r"5\.0"):
+            await client.subscribe("t", properties={"subscription_identifier": 1})
 
 
 def test_an_unacknowledged_message_keeps_its_properties(mosquitto: StartBroker) -> None:
@@ -436,21 +407,18 @@ def test_a_goodbye_that_is_too_large_is_said_without_its_texts(mosquitto: StartB
         asyncio.run(main())
 
 
-def test_a_message_that_nobody_has_subscribed_to_says_so(broker: Broker) -> None:
+async def test_a_message_that_nobody_has_subscribed_to_says_so(broker: Broker) -> None:
     """At QoS 1; this broker does not at QoS 2."""
     none, qos = spec5.NO_MATCHING_SUBSCRIBERS, 1
 
-    async def main() -> None:
-        async with client5(broker) as client:
-            await client.subscribe("heard", qos)
-            assert await client.publish("unheard", b"1", qos) == none
-            assert await client.publish("heard", b"2", qos) == 0
-            assert await client.publish("unheard", b"3", 0) == 0
-            posted = [await client.post(topic, b"4", qos) for topic in ("unheard", "heard") * 20]
-            await client.drain()
-            assert [delivery.reason_code for delivery in posted] == [none, 0] * 20
-            assert all(delivery.error is None for delivery in posted)
-        async with Client(HOST, broker.port) as other:
-            assert await other.publish("unheard", b"5", qos) == 0
-
-    asyncio.run(main())
+    async with client5(broker) as client:
+        await client.subscribe("heard", qos)
+        assert await client.publish("unheard", b"1", qos) == none
+        assert await client.publish("heard", b"2", qos) == 0
+        assert await client.publish("unheard", b"3", 0) == 0
+        posted = [await client.post(topic, b"4", qos) for topic in ("unheard", "heard") * 20]
+        await client.drain()
+        assert [delivery.reason_code for delivery in posted] == [none, 0] * 20
+        assert all(delivery.error is None for delivery in posted)
+    async with Client(HOST, broker.port) as other:
+        assert await other.publish("unheard", b"5", qos) == 0

@@ -24,57 +24,54 @@ def broker(mosquitto: StartBroker) -> Mosquitto:
 
 
 @pytest.mark.parametrize("qos", [1, 2])
-def test_what_is_unacknowledged_goes_out_again_over_the_next_connection(
+async def test_what_is_unacknowledged_goes_out_again_over_the_next_connection(
     mosquitto: StartBroker, qos: int
 ) -> None:
     broker = mosquitto(persistence=True)
 
-    async def scenario() -> None:
-        client = Client(
-            HOST, broker.port, identifier="writer", session=SessionOptions(clean_start=False), timeout=5
-        )
-        reader = Client(HOST, broker.port, identifier="reader", session=SessionOptions(clean_start=False))
-        async with reader:
-            await reader.subscribe("s/#", qos=2)
-        acknowledged: list[int] = []
+    client = Client(
+        HOST, broker.port, identifier="writer", session=SessionOptions(clean_start=False), timeout=5
+    )
+    reader = Client(HOST, broker.port, identifier="reader", session=SessionOptions(clean_start=False))
+    async with reader:
+        await reader.subscribe("s/#", qos=2)
+    acknowledged: list[int] = []
 
-        async def publish(i: int) -> None:
-            await client.publish(f"s/{qos}", i, qos=qos)
-            acknowledged.append(i)
+    async def publish(i: int) -> None:
+        await client.publish(f"s/{qos}", i, qos=qos)
+        acknowledged.append(i)
 
-        async with client:
-            assert not client.session_present
-            await asyncio.gather(*(publish(i) for i in range(100)))
-            with stopped(broker):
-                waiting = [asyncio.create_task(publish(i)) for i in range(100, 300)]
-                await asyncio.sleep(0)
-            await until(lambda: len(acknowledged) > 110, "some more are acknowledged")
-            broker.stop()
-            results = await asyncio.gather(*waiting, return_exceptions=True)
-            assert any(isinstance(result, NotConnectedError) for result in results)
-        broker.start()
-        left = client.session.outbox.count
-        assert left == 300 - len(acknowledged)
-        async with client:
-            assert client.session_present
-            await until(lambda: client.session.outbox.count == 0, "the rest is acknowledged")
-        async with reader:
-            assert reader.session_present
-            came: list[int] = []
-            while len(set(came)) < 300:
-                came += [int(m.payload) for m in await take(reader, 1)]
-            await barrier(reader)
-            came += [int(m.payload) for m in await take(reader, len(reader.messages))]
-        first = list(dict.fromkeys(came))
-        assert first == list(range(300))
-        if qos == 2:
-            assert came == first
-
-    asyncio.run(scenario())
+    async with client:
+        assert not client.session_present
+        await asyncio.gather(*(publish(i) for i in range(100)))
+        with stopped(broker):
+            waiting = [asyncio.create_task(publish(i)) for i in range(100, 300)]
+            await asyncio.sleep(0)
+        await until(lambda: len(acknowledged) > 110, "some more are acknowledged")
+        broker.stop()
+        results = await asyncio.gather(*waiting, return_exceptions=True)
+        assert any(isinstance(result, NotConnectedError) for result in results)
+    broker.start()
+    left = client.session.outbox.count
+    assert left == 300 - len(acknowledged)
+    async with client:
+        assert client.session_present
+        await until(lambda: client.session.outbox.count == 0, "the rest is acknowledged")
+    async with reader:
+        assert reader.session_present
+        came: list[int] = []
+        while len(set(came)) < 300:
+            came += [int(m.payload) for m in await take(reader, 1)]
+        await barrier(reader)
+        came += [int(m.payload) for m in await take(reader, len(reader.messages))]
+    first = list(dict.fromkeys(came))
+    assert first == list(range(300))
+    if qos == 2:
+        assert came == first
 
 
 @pytest.mark.parametrize("qos", [1, 2])
-def test_a_link_that_is_cut_again_and_again_costs_no_message(mosquitto: StartBroker, qos: int) -> None:
+async def test_a_link_that_is_cut_again_and_again_costs_no_message(mosquitto: StartBroker, qos: int) -> None:
     """Writer and reader both reach the broker over a link that breaks after some thousand bytes, wherever that is."""
     broker = mosquitto()
     fate = random.Random(17)
@@ -100,130 +97,118 @@ def test_a_link_that_is_cut_again_and_again_costs_no_message(mosquitto: StartBro
         far_writer.transport.abort()
         writer.transport.abort()
 
-    async def scenario() -> None:
-        async with speak(pass_on) as port:
-            writer = Client(
-                HOST, port, identifier=f"w{qos}", session=SessionOptions(clean_start=False), timeout=5
-            )
-            reader = Client(
-                HOST,
-                port,
-                identifier=f"r{qos}",
-                session=SessionOptions(clean_start=False, auto_ack=False),
-                timeout=5,
-            )
-            came: list[int] = []
+    async with speak(pass_on) as port:
+        writer = Client(
+            HOST, port, identifier=f"w{qos}", session=SessionOptions(clean_start=False), timeout=5
+        )
+        reader = Client(
+            HOST,
+            port,
+            identifier=f"r{qos}",
+            session=SessionOptions(clean_start=False, auto_ack=False),
+            timeout=5,
+        )
+        came: list[int] = []
 
-            async def read() -> None:
-                while len(set(came)) < count:
-                    with contextlib.suppress(ClientError):
-                        async with reader:
-                            await reader.subscribe(f"cut/{qos}", qos)
-                            subscribed.set()
-                            while len(set(came)) < count:
-                                message = await reader.messages.__anext__()
-                                came.append(int(message.payload))
-                                await message.ack()
-
-            subscribed = asyncio.Event()
-            reading = asyncio.create_task(read())
-            await subscribed.wait()
-            sent = 0
-            while sent < count or writer.session.outbox.count:
+        async def read() -> None:
+            while len(set(came)) < count:
                 with contextlib.suppress(ClientError):
-                    async with writer:
-                        while sent < count:
-                            # What is refused because there is no connection was not handed in.
-                            current(writer)
-                            sent += 1
-                            await writer.publish(f"cut/{qos}", sent - 1, qos)
-                        while writer.session.outbox.count:
-                            current(writer)
-                            await asyncio.sleep(0.01)
-            await asyncio.wait_for(reading, 200)
-            assert writer.session.epoch > 3
-            assert reader.session.epoch > 3
-            assert list(dict.fromkeys(came)) == list(range(count))
-            if qos == 2:
-                assert len(came) == count
+                    async with reader:
+                        await reader.subscribe(f"cut/{qos}", qos)
+                        subscribed.set()
+                        while len(set(came)) < count:
+                            message = await reader.messages.__anext__()
+                            came.append(int(message.payload))
+                            await message.ack()
 
-    asyncio.run(scenario())
+        subscribed = asyncio.Event()
+        reading = asyncio.create_task(read())
+        await subscribed.wait()
+        sent = 0
+        while sent < count or writer.session.outbox.count:
+            with contextlib.suppress(ClientError):
+                async with writer:
+                    while sent < count:
+                        # What is refused because there is no connection was not handed in.
+                        current(writer)
+                        sent += 1
+                        await writer.publish(f"cut/{qos}", sent - 1, qos)
+                    while writer.session.outbox.count:
+                        current(writer)
+                        await asyncio.sleep(0.01)
+        await asyncio.wait_for(reading, 200)
+        assert writer.session.epoch > 3
+        assert reader.session.epoch > 3
+        assert list(dict.fromkeys(came)) == list(range(count))
+        if qos == 2:
+            assert len(came) == count
 
 
-def test_messages_unacknowledged_by_the_program_come_again(mosquitto: StartBroker) -> None:
+async def test_messages_unacknowledged_by_the_program_come_again(mosquitto: StartBroker) -> None:
     broker = mosquitto(persistence=True)
 
-    async def scenario() -> None:
-        client = Client(
-            HOST, broker.port, identifier="slow", session=SessionOptions(clean_start=False, auto_ack=False)
-        )
-        async with client, other(broker) as writer:
-            await client.subscribe("work", qos=2)
-            for i in range(6):
-                await writer.publish("work", i, qos=1 + i % 2)
-            came = await take(client, 6)
-            assert [m.acknowledged for m in came] == [False] * 6
-            await came[0].ack()
-            await came[1].ack()
-            # Not in its turn: 2 and 3 are not acknowledged, so neither is this.
-            await came[4].ack()
-            await barrier(client)
-        async with client:
-            # QoS 2 is delivered once only, so the message in hand is still to be acknowledged.
-            again = await take(client, 2)
-            assert [(m.payload, m.qos, m.dup) for m in again] == [(b"2", 1, True), (b"4", 1, True)]
-            await barrier(client)
-            assert len(client.messages) == 0
-            # The old objects of the messages that came again are not acknowledged by anybody, and hold up nothing.
-            for message in (came[3], came[5], *again):
-                await message.ack()
-            await barrier(client)
-        async with client:
-            await barrier(client)
-            assert len(client.messages) == 0
-        assert client.session.strays == 0
-
-    asyncio.run(scenario())
+    client = Client(
+        HOST, broker.port, identifier="slow", session=SessionOptions(clean_start=False, auto_ack=False)
+    )
+    async with client, other(broker) as writer:
+        await client.subscribe("work", qos=2)
+        for i in range(6):
+            await writer.publish("work", i, qos=1 + i % 2)
+        came = await take(client, 6)
+        assert [m.acknowledged for m in came] == [False] * 6
+        await came[0].ack()
+        await came[1].ack()
+        # Not in its turn: 2 and 3 are not acknowledged, so neither is this.
+        await came[4].ack()
+        await barrier(client)
+    async with client:
+        # QoS 2 is delivered once only, so the message in hand is still to be acknowledged.
+        again = await take(client, 2)
+        assert [(m.payload, m.qos, m.dup) for m in again] == [(b"2", 1, True), (b"4", 1, True)]
+        await barrier(client)
+        assert len(client.messages) == 0
+        # The old objects of the messages that came again are not acknowledged by anybody, and hold up nothing.
+        for message in (came[3], came[5], *again):
+            await message.ack()
+        await barrier(client)
+    async with client:
+        await barrier(client)
+        assert len(client.messages) == 0
+    assert client.session.strays == 0
 
 
-def test_unread_messages_of_a_lost_connection_do_not_come_twice(mosquitto: StartBroker) -> None:
+async def test_unread_messages_of_a_lost_connection_do_not_come_twice(mosquitto: StartBroker) -> None:
     broker = mosquitto(persistence=True)
 
-    async def scenario() -> None:
-        client = Client(
-            HOST, broker.port, identifier="slow", session=SessionOptions(clean_start=False, auto_ack=False)
-        )
-        async with client, other(broker) as writer:
-            await client.subscribe("work", qos=2)
-            for i in range(6):
-                await writer.publish("work", i, qos=i % 3)
-            await until(lambda: len(client.messages) == 6, "all have come")
-        async with client:
-            await barrier(client)
-            came = await take(client, len(client.messages))
-            assert sorted(int(m.payload) for m in came) == list(range(6))
-
-    asyncio.run(scenario())
+    client = Client(
+        HOST, broker.port, identifier="slow", session=SessionOptions(clean_start=False, auto_ack=False)
+    )
+    async with client, other(broker) as writer:
+        await client.subscribe("work", qos=2)
+        for i in range(6):
+            await writer.publish("work", i, qos=i % 3)
+        await until(lambda: len(client.messages) == 6, "all have come")
+    async with client:
+        await barrier(client)
+        came = await take(client, len(client.messages))
+        assert sorted(int(m.payload) for m in came) == list(range(6))
 
 
 @pytest.mark.parametrize("qos", [1, 2])
-def test_acknowledgements_open_the_brokers_window(mosquitto: StartBroker, qos: int) -> None:
+async def test_acknowledgements_open_the_brokers_window(mosquitto: StartBroker, qos: int) -> None:
     broker = mosquitto(settings={"max_inflight_messages": 3})
 
-    async def scenario() -> None:
-        async with (
-            Client(HOST, broker.port, session=SessionOptions(auto_ack=False)) as client,
-            other(broker) as writer,
-        ):
-            await client.subscribe("window", qos=2)
-            for i in range(50):
-                await writer.publish("window", i, qos=qos)
-            await barrier(client)
-            assert len(client.messages) == 3
-            for i in range(50):
-                (message,) = await take(client, 1)
-                assert int(message.payload) == i
-                await message.ack()
-                await message.ack()
-
-    asyncio.run(scenario())
+    async with (
+        Client(HOST, broker.port, session=SessionOptions(auto_ack=False)) as client,
+        other(broker) as writer,
+    ):
+        await client.subscribe("window", qos=2)
+        for i in range(50):
+            await writer.publish("window", i, qos=qos)
+        await barrier(client)
+        assert len(client.messages) == 3
+        for i in range(50):
+            (message,) = await take(client, 1)
+            assert int(message.payload) == i
+            await message.ack()
+            await message.ack()

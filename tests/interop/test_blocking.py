@@ -312,12 +312,9 @@ def test_the_program_acknowledges(broker: Mosquitto) -> None:
         pass
 
 
-def test_it_stands_beside_an_asyncio_program(broker: Mosquitto) -> None:
-    async def scenario() -> None:
-        with client_of(broker) as client:
-            await asyncio.to_thread(client.publish, "beside", b"", 1)
-
-    asyncio.run(scenario())
+async def test_it_stands_beside_an_asyncio_program(broker: Mosquitto) -> None:
+    with client_of(broker) as client:
+        await asyncio.to_thread(client.publish, "beside", b"", 1)
 
 
 PROGRAM = """

@@ -14,7 +14,7 @@ from tests.host.hub_client import config, hub_of
 SECONDS = 200.0
 
 
-def test_a_program_with_threads(tmp_path: Path) -> None:
+async def test_a_program_with_threads(tmp_path: Path) -> None:
     def program(host: str, port: int) -> None:
         with FmqClient(host, port, identifier="b", timeout=SECONDS) as client:
             assert client.identifier == "b"
@@ -55,11 +55,8 @@ def test_a_program_with_threads(tmp_path: Path) -> None:
             await asyncio.to_thread(program, host, port)
             serving.cancel()
 
-    async def scenario() -> None:
-        async with hub_of(config(tmp_path)) as hub:
-            await asyncio.wait_for(main(hub), 2 * SECONDS)
-
-    asyncio.run(scenario())
+    async with hub_of(config(tmp_path)) as hub:
+        await asyncio.wait_for(main(hub), 2 * SECONDS)
 
 
 def test_its_options_are_those_of_the_asyncio_client() -> None:

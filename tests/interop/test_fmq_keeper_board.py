@@ -99,53 +99,47 @@ async def ends(hub: Hub, b: VirtualBoard, jobs: int) -> None:
     assert stored(hub, "numbers") == [b"%d" % i for i in range(n)]
 
 
-def test_over_connections_that_are_cut_everything_arrives_once(tmp_path: Path) -> None:
-    async def test() -> None:
-        async with hub_of(config(tmp_path)) as hub, Proxy(hub.addresses[0][1], CUTS).running() as proxy:
-            b = board(proxy.port)
-            await asyncio.to_thread(b.start)
-            try:
-                for n, _ in enumerate(CUTS):
-                    await give(hub, "jobs", *(b"%d" % i for i in range(5 * n, 5 * n + 5)))
-                    await until(lambda n=n: len(proxy.cuts) <= len(CUTS) - n)  # type: ignore[misc]
-                await until(lambda: not proxy.cuts)
-                await ends(hub, b, JOBS)
-                # What was acknowledged did not come again: on each connection no more than the window was open.
-                assert b.log.count("b'jobs' ") <= JOBS + 4 * len(CUTS)
-                assert b.log.count("offline") >= len(CUTS) - 3
-            finally:
-                await asyncio.to_thread(b.close)
-
-    asyncio.run(test())
+async def test_over_connections_that_are_cut_everything_arrives_once(tmp_path: Path) -> None:
+    async with hub_of(config(tmp_path)) as hub, Proxy(hub.addresses[0][1], CUTS).running() as proxy:
+        b = board(proxy.port)
+        await asyncio.to_thread(b.start)
+        try:
+            for n, _ in enumerate(CUTS):
+                await give(hub, "jobs", *(b"%d" % i for i in range(5 * n, 5 * n + 5)))
+                await until(lambda n=n: len(proxy.cuts) <= len(CUTS) - n)  # type: ignore[misc]
+            await until(lambda: not proxy.cuts)
+            await ends(hub, b, JOBS)
+            # What was acknowledged did not come again: on each connection no more than the window was open.
+            assert b.log.count("b'jobs' ") <= JOBS + 4 * len(CUTS)
+            assert b.log.count("offline") >= len(CUTS) - 3
+        finally:
+            await asyncio.to_thread(b.close)
 
 
-def test_a_hub_that_restarts_and_one_that_has_forgotten(tmp_path: Path) -> None:
-    async def test() -> None:
-        settings = config(tmp_path)
-        jobs = itertools.count()
+async def test_a_hub_that_restarts_and_one_that_has_forgotten(tmp_path: Path) -> None:
+    settings = config(tmp_path)
+    jobs = itertools.count()
 
-        async with contextlib.AsyncExitStack() as stack:
-            b: VirtualBoard | None = None
-            at = port = 0
-            for present in (False, True, False):
-                if b is not None and not present:
-                    settings = replace(settings, storage=tmp_path / "another.db")
-                async with hub_of(replace(settings, listeners=(Listener(port=port),))) as hub:
-                    port = hub.addresses[0][1]
-                    if b is None:
-                        b = board(port)
-                        stack.push_async_callback(asyncio.to_thread, b.close)
-                        await asyncio.to_thread(b.start)
-                    at = await said(b, f"online {present}", at)
-                    if not present:
-                        await said(b, "answer b'commands' 0", at)
-                        at = await said(b, "answer b'jobs' 0", at)
-                    job = next(jobs)
-                    await give(hub, "jobs", b"%d" % job)
-                    at = await said(b, f"b'jobs' b'{job}'", at)
-                    await give(hub, "commands", b"go on")
-                    at = await said(b, "b'commands' b'go on'", at)
-                    at = await said(b, "published", at)
-                at = await said(b, "offline", at)
-
-    asyncio.run(test())
+    async with contextlib.AsyncExitStack() as stack:
+        b: VirtualBoard | None = None
+        at = port = 0
+        for present in (False, True, False):
+            if b is not None and not present:
+                settings = replace(settings, storage=tmp_path / "another.db")
+            async with hub_of(replace(settings, listeners=(Listener(port=port),))) as hub:
+                port = hub.addresses[0][1]
+                if b is None:
+                    b = board(port)
+                    stack.push_async_callback(asyncio.to_thread, b.close)
+                    await asyncio.to_thread(b.start)
+                at = await said(b, f"online {present}", at)
+                if not present:
+                    await said(b, "answer b'commands' 0", at)
+                    at = await said(b, "answer b'jobs' 0", at)
+                job = next(jobs)
+                await give(hub, "jobs", b"%d" % job)
+                at = await said(b, f"b'jobs' b'{job}'", at)
+                await give(hub, "commands", b"go on")
+                at = await said(b, "b'commands' b'go on'", at)
+                at = await said(b, "published", at)
+            at = await said(b, "offline", at)

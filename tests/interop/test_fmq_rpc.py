@@ -13,7 +13,7 @@ from headwater_host.client.fmq import Client as HostClient
 from headwater_host.client.fmq import decode, encode
 from headwater_host.errors import ArgumentError
 from headwater_host.hub.service import Hub
-from tests.host.hub_client import ClientLimits, Peer, config, until, with_hub
+from tests.host.hub_client import ClientLimits, Peer, config, hub_of, until
 from tests.host.test_hub_rpc import asked, call, reply, serving
 from tests.interop.dialer import SocketDialer
 from tests.interop.test_fmq_hub import port, wait_for
@@ -40,9 +40,9 @@ def is_served(hub: Hub, topic: str) -> bool:
     )
 
 
-def test_the_cores_client_calls_and_serves(tmp_path: Path) -> None:
-    @with_hub(config(tmp_path, clients=ClientLimits(rpc=0.2)))
-    async def test(hub: Hub) -> None:
+async def test_the_cores_client_calls_and_serves(tmp_path: Path) -> None:
+    async with hub_of(config(tmp_path, clients=ClientLimits(rpc=0.2))) as hub:
+
         def work() -> None:
             caller, responder = Client(SocketDialer(port(hub))), Client(SocketDialer(port(hub)))
             later: list[bytes] = []
@@ -107,49 +107,41 @@ async def serve_half(responder: HostClient, count: int) -> None:
             await call.reply(encode(n // 2))
 
 
-def test_the_hosts_client_replies_and_refuses(tmp_path: Path) -> None:
-    @with_hub(config(tmp_path))
-    async def test(hub: Hub) -> None:
-        async with HostClient(HOST, port(hub)) as caller, HostClient(HOST, port(hub)) as responder:
-            await responder.serve("half")
-            calls = [asyncio.ensure_future(caller.call("half", encode(n))) for n in (8, 7, "x")]
-            with pytest.raises(ArgumentError, match="reason_code=16: 0x80 to 0xff"):
-                await (await responder.calls.__anext__()).refuse(0x10)
-            await serve_half(responder, 2)
-            results = await asyncio.gather(*calls[1:], return_exceptions=True)
-            assert [getattr(one, "reason_code", one) for one in results] == [0x80, 0x99]
-            assert "7 is odd" in str(results[0])
-            calls[0].cancel()
-            again = asyncio.ensure_future(caller.call("half", encode(8)))
-            await serve_half(responder, 1)
-            assert decode(await again) == 4
+async def test_the_hosts_client_replies_and_refuses(hub: Hub) -> None:
+    async with HostClient(HOST, port(hub)) as caller, HostClient(HOST, port(hub)) as responder:
+        await responder.serve("half")
+        calls = [asyncio.ensure_future(caller.call("half", encode(n))) for n in (8, 7, "x")]
+        with pytest.raises(ArgumentError, match="reason_code=16: 0x80 to 0xff"):
+            await (await responder.calls.__anext__()).refuse(0x10)
+        await serve_half(responder, 2)
+        results = await asyncio.gather(*calls[1:], return_exceptions=True)
+        assert [getattr(one, "reason_code", one) for one in results] == [0x80, 0x99]
+        assert "7 is odd" in str(results[0])
+        calls[0].cancel()
+        again = asyncio.ensure_future(caller.call("half", encode(8)))
+        await serve_half(responder, 1)
+        assert decode(await again) == 4
 
 
 @pytest.mark.needs_micropython
-def test_a_board_serves_a_caller_on_a_host_and_one_on_a_board(tmp_path: Path) -> None:
-    @with_hub(config(tmp_path))
-    async def test(hub: Hub) -> None:
-        board = asyncio.ensure_future(on_board(hub, "serve", "double", 4))
-        await until(lambda: is_served(hub, "double"))
-        caller = await Peer.login(hub)
-        for arguments in (b"\x00\xff", b""):
-            ident = call(caller, "double", arguments)
-            got = await caller.next()
-            assert (got.correlation, got.payload) == (ident, arguments * 2), got
-        assert await on_board(hub, "call", "double", "ab", "x" * 100) == str([b"abab", b"x" * 200])
-        assert await board == str([b"\x00\xff", b"", b"ab", b"x" * 100])
+async def test_a_board_serves_a_caller_on_a_host_and_one_on_a_board(hub: Hub) -> None:
+    board = asyncio.ensure_future(on_board(hub, "serve", "double", 4))
+    await until(lambda: is_served(hub, "double"))
+    caller = await Peer.login(hub)
+    for arguments in (b"\x00\xff", b""):
+        ident = call(caller, "double", arguments)
+        got = await caller.next()
+        assert (got.correlation, got.payload) == (ident, arguments * 2), got
+    assert await on_board(hub, "call", "double", "ab", "x" * 100) == str([b"abab", b"x" * 200])
+    assert await board == str([b"\x00\xff", b"", b"ab", b"x" * 100])
 
 
 @pytest.mark.needs_micropython
-def test_a_board_calls_a_host(tmp_path: Path) -> None:
-    @with_hub(config(tmp_path))
-    async def test(hub: Hub) -> None:
-        responder = await serving(hub, "sum")
-        board = asyncio.ensure_future(on_board(hub, "call", "sum", "1+2", "3+4"))
-        for sum_ in (b"3", b"7"):
-            reply(responder, (await asked(responder)).id, sum_)
-        assert await board == "[b'3', b'7']"
-        assert await on_board(hub, "call", "nobody", "x") == str(
-            [(0x10, b"there is no responder for 'nobody'")]
-        )
-        responder.abort()
+async def test_a_board_calls_a_host(hub: Hub) -> None:
+    responder = await serving(hub, "sum")
+    board = asyncio.ensure_future(on_board(hub, "call", "sum", "1+2", "3+4"))
+    for sum_ in (b"3", b"7"):
+        reply(responder, (await asked(responder)).id, sum_)
+    assert await board == "[b'3', b'7']"
+    assert await on_board(hub, "call", "nobody", "x") == str([(0x10, b"there is no responder for 'nobody'")])
+    responder.abort()

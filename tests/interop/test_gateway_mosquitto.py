@@ -68,21 +68,18 @@ def config_file(directory: Path, broker: Mosquitto) -> Path:
     return path
 
 
-def test_topics_are_recorded_as_they_came(mosquitto: StartBroker, tmp_path: Path) -> None:
+async def test_topics_are_recorded_as_they_came(mosquitto: StartBroker, tmp_path: Path) -> None:
     broker = mosquitto()
     large = os.urandom(3_000_000)
 
-    async def scenario() -> None:
+    with running_gateway(tmp_path, broker=broker.port, topics=["a/#:2", "other/+"], stats=False) as command:
+        command.wait_for("subscribed to a/# (QoS 2), other/+ (QoS 1)")
         async with Client(HOST, broker.port) as client:
             for qos in range(3):
                 await client.publish(f"a/{qos}", b"%d" % qos, qos)
             await client.publish("other/ä", large, 2)
             await client.publish("nobody/asked", b"x", 1)
             await client.publish("a/kept", b"kept", 1, retain=True)
-
-    with running_gateway(tmp_path, broker=broker.port, topics=["a/#:2", "other/+"], stats=False) as command:
-        command.wait_for("subscribed to a/# (QoS 2), other/+ (QoS 1)")
-        asyncio.run(scenario())
         wait_until(lambda: records(tmp_path) == 5, "all is on disk")
         assert command.end() == 0
     came = messages(tmp_path)
@@ -251,26 +248,23 @@ def test_what_a_broker_sends_again_is_marked_and_is_one_row(mosquitto: StartBrok
     assert found == [(1, False)] * 300 + [(2, False)] * 10
 
 
-def test_a_full_disk_holds_the_broker_and_the_connection_lives(
+async def test_a_full_disk_holds_the_broker_and_the_connection_lives(
     mosquitto: StartBroker, tmp_path: Path
 ) -> None:
     """QoS 0 in plenty: the gate closes, nothing more is read, and everything that was sent is recorded afterwards."""
     broker = mosquitto()
     size, count = 50_000, 2000
 
-    async def flood() -> None:
+    with running("gateway", "--config", config_file(tmp_path, broker), directory=tmp_path) as command:
+        command.wait_for("subscribed")
+        await asyncio.to_thread(publish, broker, range(3000), qos=0)
+        wait_until(lambda: records(tmp_path) == 3000, "the first are on disk")
+        (segment,) = (tmp_path / "log").glob("segment-*.hwc")
+        command.limit_files(segment.stat().st_size)
         async with Client(HOST, broker.port, timeout=30) as client:
             for i in range(count):
                 await client.publish("t", i.to_bytes(4, "big") + bytes(size))
             await client.unsubscribe("barrier")
-
-    with running("gateway", "--config", config_file(tmp_path, broker), directory=tmp_path) as command:
-        command.wait_for("subscribed")
-        publish(broker, range(3000), qos=0)
-        wait_until(lambda: records(tmp_path) == 3000, "the first are on disk")
-        (segment,) = (tmp_path / "log").glob("segment-*.hwc")
-        command.limit_files(segment.stat().st_size)
-        asyncio.run(flood())
         command.wait_for("nothing is acknowledged")
         # Three keep-alives: the gateway does not read, and the broker does not give it up.
         begin = broker.log_text().count("Received PINGREQ from headwater-")
@@ -288,22 +282,19 @@ def test_a_full_disk_holds_the_broker_and_the_connection_lives(
     assert numbers == list(range(count))
 
 
-def test_a_full_disk_keeps_the_gateway_from_connecting(mosquitto: StartBroker, tmp_path: Path) -> None:
+async def test_a_full_disk_keeps_the_gateway_from_connecting(mosquitto: StartBroker, tmp_path: Path) -> None:
     """Each connection would bring what is unacknowledged again, and more of it."""
     broker = mosquitto()
 
-    async def flood() -> None:
-        async with Client(HOST, broker.port, timeout=30) as client:
-            for _ in range(400):
-                await client.publish("t", bytes(50_000))
-
     with running("gateway", "--config", config_file(tmp_path, broker), directory=tmp_path) as command:
         command.wait_for("subscribed")
-        publish(broker, range(3000), qos=0)
+        await asyncio.to_thread(publish, broker, range(3000), qos=0)
         wait_until(lambda: records(tmp_path) == 3000, "the first are on disk")
         (segment,) = (tmp_path / "log").glob("segment-*.hwc")
         command.limit_files(segment.stat().st_size)
-        asyncio.run(flood())
+        async with Client(HOST, broker.port, timeout=30) as client:
+            for _ in range(400):
+                await client.publish("t", bytes(50_000))
         # Not sooner: what the broker still has of it ends with the broker, and there would be room for more.
         command.wait_for("the sources stop reading")
         broker.restart()
@@ -318,7 +309,7 @@ def test_a_full_disk_keeps_the_gateway_from_connecting(mosquitto: StartBroker, t
         assert command.end() == 0
 
 
-def test_the_largest_record_is_recorded_and_what_is_larger_is_skipped(
+async def test_the_largest_record_is_recorded_and_what_is_larger_is_skipped(
     mosquitto: StartBroker, tmp_path: Path
 ) -> None:
     broker = mosquitto()
@@ -326,15 +317,12 @@ def test_the_largest_record_is_recorded_and_what_is_larger_is_skipped(
     # length of properties.
     largest = os.urandom(MAX_FRAME - 12)
 
-    async def scenario() -> None:
+    with running_gateway(tmp_path, broker=broker.port, topics=["tt:1"], stats=False) as command:
+        command.wait_for("subscribed")
         async with Client(HOST, broker.port, timeout=30) as client:
             await client.publish("tt", largest, 1)
             await client.publish("tt", largest + b"x", 1)
             await client.publish("tt", "behind it", 1)
-
-    with running_gateway(tmp_path, broker=broker.port, topics=["tt:1"], stats=False) as command:
-        command.wait_for("subscribed")
-        asyncio.run(scenario())
         wait_until(lambda: records(tmp_path) == 2, "both are on disk")
         assert f"skipped a message of {len(largest) + 1} bytes on tt" in command.errors
         assert command.end() == 0

@@ -264,120 +264,104 @@ async def silent(one: Client) -> None:
 
 
 @pytest.mark.parametrize("qos", [0, 1])
-def test_aio_messages_come_as_they_were_sent(rabbitmq: RabbitMq, qos: int) -> None:
-    async def scenario() -> None:
-        topic = f"plain/{qos}/ä€𝄞"
-        async with client(rabbitmq) as one:
-            assert await one.subscribe(f"plain/{qos}/#", qos=2) == (1,)
-            sent = [b"", "Grüße".encode(), b"\x00\xff", *(b"%d" % n for n in range(500))]
-            for payload in sent:
-                await one.publish(topic, payload, qos=qos)
-            came = await take(one, len(sent))
-            assert [m.payload for m in came] == sent
-            assert {(m.topic, m.qos, m.retain, m.dup) for m in came} == {(topic, qos, False, False)}
-            await silent(one)
-
-    asyncio.run(scenario())
+async def test_aio_messages_come_as_they_were_sent(rabbitmq: RabbitMq, qos: int) -> None:
+    topic = f"plain/{qos}/ä€𝄞"
+    async with client(rabbitmq) as one:
+        assert await one.subscribe(f"plain/{qos}/#", qos=2) == (1,)
+        sent = [b"", "Grüße".encode(), b"\x00\xff", *(b"%d" % n for n in range(500))]
+        for payload in sent:
+            await one.publish(topic, payload, qos=qos)
+        came = await take(one, len(sent))
+        assert [m.payload for m in came] == sent
+        assert {(m.topic, m.qos, m.retain, m.dup) for m in came} == {(topic, qos, False, False)}
+        await silent(one)
 
 
-def test_aio_a_message_at_qos_2_is_an_error_of_the_server(rabbitmq: RabbitMq) -> None:
-    async def scenario() -> None:
+async def test_aio_a_message_at_qos_2_is_an_error_of_the_server(rabbitmq: RabbitMq) -> None:
+    with pytest.raises(ProtocolError, match="wrong_acknowledgement"):
         async with client(rabbitmq) as one:
             await one.publish("twice", "?", qos=2)
 
-    with pytest.raises(ProtocolError, match="wrong_acknowledgement"):
-        asyncio.run(scenario())
-
 
 @pytest.mark.parametrize("protocol", ["3.1", "3.1.1"])
-def test_aio_a_message_at_qos_2_arrives_when_puback_may_end_it(rabbitmq: RabbitMq, protocol: str) -> None:
-    async def scenario() -> None:
-        topic = f"qos-2/{protocol}"
-        options = {
-            "identifier": f"qos-2-{protocol}",
-            "protocol": protocol,
-        }
-        session = SessionOptions(puback_ends_qos_2=True)
-        # The second time with a session that the server has kept: it must not be asked to release ids.
-        for again in (False, True):
-            async with client(rabbitmq, session=replace(session, clean_start=False), **options) as one:
-                assert one.session_present == (again and protocol == "3.1.1")
-                assert await one.subscribe(topic, qos=2) == (1,)
-                for n in range(50):
-                    await one.post(topic, n, qos=n % 3)
-                await one.drain()
-                await one.publish(topic, 50, qos=2)
-                came = await take(one, 51)
-                assert [int(m.payload) for m in came if m.qos] == [n for n in range(51) if n % 3]
-                assert one.session.outbox.count == one.session.in_flight == 0
-                await silent(one)
-        async with client(rabbitmq, session=session, **options):
-            pass
-
-    asyncio.run(scenario())
-
-
-def test_aio_large_messages_pass_whole(rabbitmq: RabbitMq) -> None:
-    async def scenario() -> None:
-        async with client(rabbitmq) as one:
-            await one.subscribe("big", qos=1)
-            large = [os.urandom(n) for n in (127, 128, 16383, 16384, 65536, 3_000_000, 10, 2_097_153)]
-            await asyncio.gather(*(one.publish("big", data, qos=1) for data in large))
-            assert [m.payload for m in await take(one, len(large))] == large
-
-    asyncio.run(scenario())
-
-
-def test_aio_retained_and_will(rabbitmq: RabbitMq) -> None:
-    async def scenario() -> None:
-        async with client(rabbitmq) as one:
-            await one.publish("aio/kept", "this", qos=1, retain=True)
-            await one.subscribe("aio/kept", qos=1)
-            (message,) = await take(one, 1)
-            assert (message.payload, message.retain) == (b"this", True)
-            await one.publish("aio/kept", b"", qos=1, retain=True)
-            assert [m.payload for m in await take(one, 1)] == [b""]
-            await one.subscribe("aio/will", qos=1)
-            will = Will("aio/will", "gone", qos=1)
-            async with client(rabbitmq, will=will):
-                pass
-            with contextlib.suppress(NotConnectedError):
-                async with client(rabbitmq, will=will) as mortal:
-                    connection = mortal.connection
-                    assert connection is not None
-                    assert connection.transport is not None
-                    connection.transport.abort()
-                    await mortal.messages.__anext__()
-            (message,) = await take(one, 1)
-            assert (message.topic, message.payload, message.retain) == ("aio/will", b"gone", False)
+async def test_aio_a_message_at_qos_2_arrives_when_puback_may_end_it(
+    rabbitmq: RabbitMq, protocol: str
+) -> None:
+    topic = f"qos-2/{protocol}"
+    options = {
+        "identifier": f"qos-2-{protocol}",
+        "protocol": protocol,
+    }
+    session = SessionOptions(puback_ends_qos_2=True)
+    # The second time with a session that the server has kept: it must not be asked to release ids.
+    for again in (False, True):
+        async with client(rabbitmq, session=replace(session, clean_start=False), **options) as one:
+            assert one.session_present == (again and protocol == "3.1.1")
+            assert await one.subscribe(topic, qos=2) == (1,)
+            for n in range(50):
+                await one.post(topic, n, qos=n % 3)
+            await one.drain()
+            await one.publish(topic, 50, qos=2)
+            came = await take(one, 51)
+            assert [int(m.payload) for m in came if m.qos] == [n for n in range(51) if n % 3]
+            assert one.session.outbox.count == one.session.in_flight == 0
             await silent(one)
+    async with client(rabbitmq, session=session, **options):
+        pass
 
-    asyncio.run(scenario())
+
+async def test_aio_large_messages_pass_whole(rabbitmq: RabbitMq) -> None:
+    async with client(rabbitmq) as one:
+        await one.subscribe("big", qos=1)
+        large = [os.urandom(n) for n in (127, 128, 16383, 16384, 65536, 3_000_000, 10, 2_097_153)]
+        await asyncio.gather(*(one.publish("big", data, qos=1) for data in large))
+        assert [m.payload for m in await take(one, len(large))] == large
 
 
-def test_aio_a_session_is_kept(rabbitmq: RabbitMq) -> None:
-    async def scenario() -> None:
-        kept = Client(
-            HOST,
-            rabbitmq.port,
-            identifier="aio-kept",
-            session=SessionOptions(clean_start=False),
-            timeout=WAIT_S,
-        )
-        async with kept:
-            assert not kept.session_present
-            await kept.subscribe("aio/away", qos=1)
-        async with client(rabbitmq) as other:
-            for n in range(20):
-                await other.publish("aio/away", n, qos=1)
-        async with kept:
-            assert kept.session_present
-            assert [int(m.payload) for m in await take(kept, 20)] == list(range(20))
-            await kept.unsubscribe("aio/away")
-        async with client(rabbitmq, identifier="aio-kept") as clean:
-            assert not clean.session_present
+async def test_aio_retained_and_will(rabbitmq: RabbitMq) -> None:
+    async with client(rabbitmq) as one:
+        await one.publish("aio/kept", "this", qos=1, retain=True)
+        await one.subscribe("aio/kept", qos=1)
+        (message,) = await take(one, 1)
+        assert (message.payload, message.retain) == (b"this", True)
+        await one.publish("aio/kept", b"", qos=1, retain=True)
+        assert [m.payload for m in await take(one, 1)] == [b""]
+        await one.subscribe("aio/will", qos=1)
+        will = Will("aio/will", "gone", qos=1)
+        async with client(rabbitmq, will=will):
+            pass
+        with contextlib.suppress(NotConnectedError):
+            async with client(rabbitmq, will=will) as mortal:
+                connection = mortal.connection
+                assert connection is not None
+                assert connection.transport is not None
+                connection.transport.abort()
+                await mortal.messages.__anext__()
+        (message,) = await take(one, 1)
+        assert (message.topic, message.payload, message.retain) == ("aio/will", b"gone", False)
+        await silent(one)
 
-    asyncio.run(scenario())
+
+async def test_aio_a_session_is_kept(rabbitmq: RabbitMq) -> None:
+    kept = Client(
+        HOST,
+        rabbitmq.port,
+        identifier="aio-kept",
+        session=SessionOptions(clean_start=False),
+        timeout=WAIT_S,
+    )
+    async with kept:
+        assert not kept.session_present
+        await kept.subscribe("aio/away", qos=1)
+    async with client(rabbitmq) as other:
+        for n in range(20):
+            await other.publish("aio/away", n, qos=1)
+    async with kept:
+        assert kept.session_present
+        assert [int(m.payload) for m in await take(kept, 20)] == list(range(20))
+        await kept.unsubscribe("aio/away")
+    async with client(rabbitmq, identifier="aio-kept") as clean:
+        assert not clean.session_present
 
 
 # ---- the broker ends and comes again ---------------------------------------------------------------------------------
@@ -416,19 +400,16 @@ def test_a_broker_that_restarts(rabbitmq: RabbitMq) -> None:
         one.client.disconnect()
 
 
-def test_the_gateway_speaks_3_1_1_to_it(rabbitmq: RabbitMq, tmp_path: Path) -> None:
+async def test_the_gateway_speaks_3_1_1_to_it(rabbitmq: RabbitMq, tmp_path: Path) -> None:
     """RabbitMQ 3.10 does not know MQTT 5.0."""
-
-    async def publish() -> None:
-        async with Client(HOST, rabbitmq.port, timeout=WAIT_S) as client:
-            for number in range(100):
-                await client.publish("gateway/x", number, 1)
 
     arguments = ("gateway", "--capture", tmp_path / "log", "--broker", f"{HOST}:{rabbitmq.port}")
     with running(*arguments, "--topic", "gateway/#:1", directory=tmp_path) as command:
         command.wait_for("session, MQTT 3.1.1")
         command.wait_for("subscribed")
-        asyncio.run(publish())
+        async with Client(HOST, rabbitmq.port, timeout=WAIT_S) as client:
+            for number in range(100):
+                await client.publish("gateway/x", number, 1)
         deadline = time.monotonic() + WAIT_S
         while (
             not (log := list((tmp_path / "log").glob("segment-*")))

@@ -128,44 +128,38 @@ def test_the_port_follows_from_the_rest() -> None:
 
 
 @pytest.mark.parametrize("options", [{"tls": True}, {"websocket": "/mqtt"}, {"tls": True, "websocket": ""}])
-def test_a_server_that_says_nothing(options: dict[str, Any]) -> None:
-    async def scenario() -> None:
-        async with speak(silent) as port:
-            with pytest.raises(TimedOutError, match=r"no connection to .* within 0\.2 s"):
-                async with Client(HOST, port, timeout=0.2, **grouped(options)):
-                    pass
-
-    asyncio.run(scenario())
+async def test_a_server_that_says_nothing(options: dict[str, Any]) -> None:
+    async with speak(silent) as port:
+        with pytest.raises(TimedOutError, match=r"no connection to .* within 0\.2 s"):
+            async with Client(HOST, port, timeout=0.2, **grouped(options)):
+                pass
 
 
 @pytest.mark.parametrize("stop_after", [1, 5, 60, 400])
 @pytest.mark.parametrize("hang_up", [False, True])
-def test_a_server_that_stops_in_the_middle_of_the_handshake(
+async def test_a_server_that_stops_in_the_middle_of_the_handshake(
     broker: Mosquitto, pki: Pki, stop_after: int, hang_up: bool
 ) -> None:
-    async def scenario() -> None:
-        async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-            far_reader, far_writer = await asyncio.open_connection(HOST, broker.port)
+    async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        far_reader, far_writer = await asyncio.open_connection(HOST, broker.port)
 
-            async def down() -> None:
-                writer.write(await far_reader.readexactly(stop_after))
-                await writer.drain()
-                if hang_up:
-                    writer.close()
+        async def down() -> None:
+            writer.write(await far_reader.readexactly(stop_after))
+            await writer.drain()
+            if hang_up:
+                writer.close()
 
-            task = asyncio.create_task(down())
-            while data := await reader.read(65536):
-                far_writer.write(data)
-            await task
-            far_writer.close()
+        task = asyncio.create_task(down())
+        while data := await reader.read(65536):
+            far_writer.write(data)
+        await task
+        far_writer.close()
 
-        async with speak(talk) as port:
-            wanted = NotConnectedError if hang_up else TimedOutError
-            with pytest.raises(wanted, match="no connection to"):
-                async with Client(HOST, port, timeout=5 if hang_up else 0.3, tls=Tls(ca=pki.ca.cert)):
-                    pass
-
-    asyncio.run(scenario())
+    async with speak(talk) as port:
+        wanted = NotConnectedError if hang_up else TimedOutError
+        with pytest.raises(wanted, match="no connection to"):
+            async with Client(HOST, port, timeout=5 if hang_up else 0.3, tls=Tls(ca=pki.ca.cert)):
+                pass
 
 
 def test_a_server_that_does_not_speak_tls(web: Web, plain: Mosquitto) -> None:

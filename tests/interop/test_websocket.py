@@ -82,85 +82,73 @@ async def proxy(broker: Mosquitto, **options: Any) -> AsyncIterator[int]:
 
 
 @pytest.mark.parametrize("secure", [False, True])
-def test_large_messages_pass_a_proxy(plain: Mosquitto, pki: Pki, secure: bool) -> None:
-    async def scenario() -> None:
-        context = None
-        if secure:
-            context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-            context.load_cert_chain(pki.server.cert, pki.server.key)
-        async with proxy(plain, ssl=context) as port:
-            await exchange(
-                Client(
-                    HOST,
-                    port,
-                    tls=Tls(ca=pki.ca.cert) if secure else None,
-                    connection=ConnectionOptions(websocket="/mqtt"),
-                )
+async def test_large_messages_pass_a_proxy(plain: Mosquitto, pki: Pki, secure: bool) -> None:
+    context = None
+    if secure:
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(pki.server.cert, pki.server.key)
+    async with proxy(plain, ssl=context) as port:
+        await exchange(
+            Client(
+                HOST,
+                port,
+                tls=Tls(ca=pki.ca.cert) if secure else None,
+                connection=ConnectionOptions(websocket="/mqtt"),
             )
-
-    asyncio.run(scenario())
-
-
-def test_a_websocket_that_breaks_and_is_made_again(web: Web) -> None:
-    async def scenario() -> None:
-        client = Client(
-            HOST,
-            web.port,
-            connection=ConnectionOptions(websocket="/mqtt"),
-            identifier="again",
-            session=SessionOptions(clean_start=False),
         )
-        async with client:
-            await client.subscribe("again", qos=1)
-            assert client.connection is not None
-            assert client.connection.transport is not None
-            client.connection.transport.abort()
-            with pytest.raises(NotConnectedError, match="was lost"):
-                await client.messages.__anext__()
-        async with client:
-            assert client.session_present
-            await client.publish("again", "x", 2)
-            assert (await take(client, 1))[0].payload == b"x"
-
-    asyncio.run(scenario())
 
 
-def test_reading_is_held_over_websocket(plain: Mosquitto) -> None:
+async def test_a_websocket_that_breaks_and_is_made_again(web: Web) -> None:
+    client = Client(
+        HOST,
+        web.port,
+        connection=ConnectionOptions(websocket="/mqtt"),
+        identifier="again",
+        session=SessionOptions(clean_start=False),
+    )
+    async with client:
+        await client.subscribe("again", qos=1)
+        assert client.connection is not None
+        assert client.connection.transport is not None
+        client.connection.transport.abort()
+        with pytest.raises(NotConnectedError, match="was lost"):
+            await client.messages.__anext__()
+    async with client:
+        assert client.session_present
+        await client.publish("again", "x", 2)
+        assert (await take(client, 1))[0].payload == b"x"
+
+
+async def test_reading_is_held_over_websocket(plain: Mosquitto) -> None:
     """Whoever takes no messages does not get all of them into memory."""
 
-    async def scenario() -> None:
-        async with (
-            proxy(plain) as port,
-            Client(
-                HOST, port, connection=ConnectionOptions(websocket="/mqtt"), limits=Limits(queued_incoming=10)
-            ) as slow,
-            Client(HOST, plain.port) as fast,
+    async with (
+        proxy(plain) as port,
+        Client(
+            HOST, port, connection=ConnectionOptions(websocket="/mqtt"), limits=Limits(queued_incoming=10)
+        ) as slow,
+        Client(HOST, plain.port) as fast,
+    ):
+        await slow.subscribe("held", qos=1)
+        for _ in range(300):
+            await fast.publish("held", bytes(100_000), 1)
+        connection = slow.connection
+        assert connection is not None
+        while not connection.held:
+            await asyncio.sleep(0.01)
+        assert len(slow.messages) < 300
+        assert len(await take(slow, 300)) == 300
+
+
+async def test_the_will_stays_unpublished_when_a_websocket_ends_well(web: Web) -> None:
+    async with Client(HOST, web.port, connection=ConnectionOptions(websocket="/mqtt")) as watcher:
+        await watcher.subscribe("wills")
+        async with Client(
+            HOST, web.port, connection=ConnectionOptions(websocket="/mqtt"), will=Will("wills", "gone")
         ):
-            await slow.subscribe("held", qos=1)
-            for _ in range(300):
-                await fast.publish("held", bytes(100_000), 1)
-            connection = slow.connection
-            assert connection is not None
-            while not connection.held:
-                await asyncio.sleep(0.01)
-            assert len(slow.messages) < 300
-            assert len(await take(slow, 300)) == 300
-
-    asyncio.run(scenario())
-
-
-def test_the_will_stays_unpublished_when_a_websocket_ends_well(web: Web) -> None:
-    async def scenario() -> None:
-        async with Client(HOST, web.port, connection=ConnectionOptions(websocket="/mqtt")) as watcher:
-            await watcher.subscribe("wills")
-            async with Client(
-                HOST, web.port, connection=ConnectionOptions(websocket="/mqtt"), will=Will("wills", "gone")
-            ):
-                pass
-            await watcher.publish("wills", "end")
-            assert (await take(watcher, 1))[0].payload == b"end"
-
-    asyncio.run(scenario())
+            pass
+        await watcher.publish("wills", "end")
+        assert (await take(watcher, 1))[0].payload == b"end"
 
 
 @pytest.mark.parametrize("path", ["mqtt", "/a b", "/a#b", "/a\r\nHost: x", "/ä"])
@@ -203,14 +191,13 @@ def without_subprotocol(frames: ServerProtocol, request: Any) -> Any:
         (without_subprotocol, "it does not speak MQTT there"),
     ],
 )
-def test_a_server_that_refuses_websocket(answer: Callable[[ServerProtocol, Any], Any], says: str) -> None:
-    async def scenario() -> None:
-        async with speak(serving(answer)) as port:
-            with pytest.raises(NotConnectedError, match=says):
-                async with Client(HOST, port, connection=ConnectionOptions(websocket="/mqtt")):
-                    pass
-
-    asyncio.run(scenario())
+async def test_a_server_that_refuses_websocket(
+    answer: Callable[[ServerProtocol, Any], Any], says: str
+) -> None:
+    async with speak(serving(answer)) as port:
+        with pytest.raises(NotConnectedError, match=says):
+            async with Client(HOST, port, connection=ConnectionOptions(websocket="/mqtt")):
+                pass
 
 
 @pytest.mark.parametrize(
@@ -222,19 +209,16 @@ def test_a_server_that_refuses_websocket(answer: Callable[[ServerProtocol, Any],
         (b"", "it closed the connection"),
     ],
 )
-def test_a_server_that_does_not_speak_websocket(noise: bytes, says: str) -> None:
-    async def scenario() -> None:
-        async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-            await reader.readuntil(b"\r\n\r\n")
-            writer.write(noise)
-            await writer.drain()
+async def test_a_server_that_does_not_speak_websocket(noise: bytes, says: str) -> None:
+    async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(noise)
+        await writer.drain()
 
-        async with speak(talk) as port:
-            with pytest.raises(NotConnectedError, match=says):
-                async with Client(HOST, port, connection=ConnectionOptions(websocket="/mqtt")):
-                    pass
-
-    asyncio.run(scenario())
+    async with speak(talk) as port:
+        with pytest.raises(NotConnectedError, match=says):
+            async with Client(HOST, port, connection=ConnectionOptions(websocket="/mqtt")):
+                pass
 
 
 def one_frame(frames: ServerProtocol) -> None:
@@ -255,18 +239,15 @@ def one_message_in_pieces(frames: ServerProtocol) -> None:
 
 
 @pytest.mark.parametrize("then", [one_frame, many_frames, one_message_in_pieces])
-def test_frames_and_packets_need_not_agree(then: Callable[[ServerProtocol], None]) -> None:
+async def test_frames_and_packets_need_not_agree(then: Callable[[ServerProtocol], None]) -> None:
     """MQTT 3.1.1 and 5.0, 6.0.0-2."""
 
-    async def scenario() -> None:
-        answer: Callable[[ServerProtocol, Any], Any] = lambda frames, request: frames.accept(request)  # noqa: E731
-        async with (
-            speak(serving(answer, then)) as port,
-            Client(HOST, port, connection=ConnectionOptions(websocket="/mqtt")) as client,
-        ):
-            assert [m.payload for m in await take(client, 2)] == [b"12", b"34"]
-
-    asyncio.run(scenario())
+    answer: Callable[[ServerProtocol, Any], Any] = lambda frames, request: frames.accept(request)  # noqa: E731
+    async with (
+        speak(serving(answer, then)) as port,
+        Client(HOST, port, connection=ConnectionOptions(websocket="/mqtt")) as client,
+    ):
+        assert [m.payload for m in await take(client, 2)] == [b"12", b"34"]
 
 
 @pytest.mark.parametrize(
@@ -278,17 +259,14 @@ def test_frames_and_packets_need_not_agree(then: Callable[[ServerProtocol], None
         (lambda frames: frames.send_close(1001), "the connection was lost"),
     ],
 )  # fmt: skip
-def test_frames_that_end_the_connection(then: Callable[[ServerProtocol], object], says: str) -> None:
+async def test_frames_that_end_the_connection(then: Callable[[ServerProtocol], object], says: str) -> None:
     """Anything but binary frames closes the connection (MQTT 3.1.1 and 5.0, 6.0.0-1)."""
 
-    async def scenario() -> None:
-        answer: Callable[[ServerProtocol, Any], Any] = lambda frames, request: frames.accept(request)  # noqa: E731
-        async with speak(serving(answer, then)) as port:
-            with pytest.raises(NotConnectedError, match=says):
-                async with Client(HOST, port, connection=ConnectionOptions(websocket="/mqtt")):
-                    pass
-
-    asyncio.run(scenario())
+    answer: Callable[[ServerProtocol, Any], Any] = lambda frames, request: frames.accept(request)  # noqa: E731
+    async with speak(serving(answer, then)) as port:
+        with pytest.raises(NotConnectedError, match=says):
+            async with Client(HOST, port, connection=ConnectionOptions(websocket="/mqtt")):
+                pass
 
 
 def test_without_the_package_it_says_what_to_install(tmp_path: Path) -> None:
@@ -309,14 +287,11 @@ def test_without_the_package_it_says_what_to_install(tmp_path: Path) -> None:
     assert "line 1, in <module>" in done.stderr
 
 
-def test_nagle_is_off_under_tls_and_websocket(secure_web: Web, pki: Pki) -> None:
-    async def scenario() -> None:
-        async with Client(
-            HOST, secure_web.port, tls=Tls(ca=pki.ca.cert), connection=ConnectionOptions(websocket="/mqtt")
-        ) as client:
-            assert client.connection is not None
-            assert client.connection.transport is not None
-            endpoint = client.connection.transport.get_extra_info("socket")
-            assert endpoint.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
-
-    asyncio.run(scenario())
+async def test_nagle_is_off_under_tls_and_websocket(secure_web: Web, pki: Pki) -> None:
+    async with Client(
+        HOST, secure_web.port, tls=Tls(ca=pki.ca.cert), connection=ConnectionOptions(websocket="/mqtt")
+    ) as client:
+        assert client.connection is not None
+        assert client.connection.transport is not None
+        endpoint = client.connection.transport.get_extra_info("socket")
+        assert endpoint.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)

@@ -94,7 +94,7 @@ def numbers(*values: int) -> list[bytes]:
 @pytest.mark.parametrize("protocol", ["3.1.1", "5.0"])
 @pytest.mark.parametrize("kept", [False, True], ids=["ram", "sqlite"])
 @pytest.mark.parametrize("qos", [0, 1, 2])
-def test_the_newest_arrive_when_the_broker_is_back(
+async def test_the_newest_arrive_when_the_broker_is_back(
     mosquitto: StartBroker,
     tmp_path: Path,
     caplog: pytest.LogCaptureFixture,
@@ -105,7 +105,7 @@ def test_the_newest_arrive_when_the_broker_is_back(
     broker = mosquitto(persistence=True)
     session = SessionOptions(clean_start=False, store=tmp_path / "store.db" if kept else None)
 
-    async def scenario() -> None:
+    with caplog.at_level(logging.WARNING, "headwater.client"):
         client = drops(broker, protocol=protocol, session=session)
         async with listening(broker, client) as got:
             broker.stop()
@@ -128,9 +128,6 @@ def test_the_newest_arrive_when_the_broker_is_back(
             # And as before.
             await client.publish("t", "end", qos)
             assert await got(b"end") == [b"end"]
-
-    with caplog.at_level(logging.WARNING, "headwater.client"):
-        asyncio.run(scenario())
     told = [r.getMessage() for r in caplog.records if "drop" in r.getMessage()]
     assert told == [
         "5 messages wait to be sent: from now on each new one drops the oldest",
@@ -139,7 +136,7 @@ def test_the_newest_arrive_when_the_broker_is_back(
 
 
 @pytest.mark.parametrize("kept", [False, True], ids=["ram", "sqlite"])
-def test_what_may_have_been_sent_is_never_dropped(tmp_path: Path, kept: bool) -> None:
+async def test_what_may_have_been_sent_is_never_dropped(tmp_path: Path, kept: bool) -> None:
     session = SessionOptions(clean_start=False, store=tmp_path / "store.db" if kept else None)
     arrived: list[tuple[int, bool, bytes]] = []
 
@@ -148,38 +145,35 @@ def test_what_may_have_been_sent_is_never_dropped(tmp_path: Path, kept: bool) ->
             (p.packet_id, p.head & 8 != 0, bytes(p.buf[p.payload_at : p.end]))
         )
 
-    async def scenario() -> None:
-        def silent(session: HostServerSession) -> None:
-            note(session)
-            session.auto_ack = False
+    def silent(session: HostServerSession) -> None:
+        note(session)
+        session.auto_ack = False
 
-        async with serve(silent) as server:
-            client = Client(
-                HOST,
-                server.port,
-                identifier="p",
-                session=session,
-                reconnect=QUICK,
-                limits=Limits(in_flight=3, queued_outgoing=4, when_full="drop_oldest"),
-            )
-            async with client:
-                calls = [asyncio.ensure_future(client.publish("t", n, 2, timeout=WAIT_S)) for n in range(10)]
-                while len(arrived) < 3:
-                    await asyncio.sleep(0.001)
-                assert client.dropped == 3
-                assert [payload for *_, payload in arrived] == numbers(0, 1, 2)
-                arrived.clear()
-                server.prepare = note
-                await server.connections[0].close(1)
-                for call in calls[3:6]:
-                    with pytest.raises(QueueFullError):
-                        await call
-                await asyncio.gather(*calls[:3], *calls[6:])
-                # Those under way kept their ids; the server had no session, so that they are new to it.
-                assert arrived[:3] == [(n + 1, False, b"%d" % n) for n in range(3)]
-                assert [payload for *_, payload in arrived[3:]] == numbers(6, 7, 8, 9)
-
-    asyncio.run(scenario())
+    async with serve(silent) as server:
+        client = Client(
+            HOST,
+            server.port,
+            identifier="p",
+            session=session,
+            reconnect=QUICK,
+            limits=Limits(in_flight=3, queued_outgoing=4, when_full="drop_oldest"),
+        )
+        async with client:
+            calls = [asyncio.ensure_future(client.publish("t", n, 2, timeout=WAIT_S)) for n in range(10)]
+            while len(arrived) < 3:
+                await asyncio.sleep(0.001)
+            assert client.dropped == 3
+            assert [payload for *_, payload in arrived] == numbers(0, 1, 2)
+            arrived.clear()
+            server.prepare = note
+            await server.connections[0].close(1)
+            for call in calls[3:6]:
+                with pytest.raises(QueueFullError):
+                    await call
+            await asyncio.gather(*calls[:3], *calls[6:])
+            # Those under way kept their ids; the server had no session, so that they are new to it.
+            assert arrived[:3] == [(n + 1, False, b"%d" % n) for n in range(3)]
+            assert [payload for *_, payload in arrived[3:]] == numbers(6, 7, 8, 9)
 
 
 LIFE = """
@@ -208,7 +202,7 @@ asyncio.run(main())
 
 
 @pytest.mark.parametrize("protocol", ["3.1.1", "5.0"])
-def test_a_process_that_is_killed_while_the_broker_is_down(
+async def test_a_process_that_is_killed_while_the_broker_is_down(
     mosquitto: StartBroker, tmp_path: Path, protocol: Version
 ) -> None:
     broker = mosquitto(persistence=True)
@@ -232,118 +226,109 @@ def test_a_process_that_is_killed_while_the_broker_is_down(
             assert process.stdout.readline() == "waiting 12\n"
             process.send_signal(signal.SIGKILL)
 
-    async def scenario() -> None:
-        async with Client(
-            HOST,
-            broker.port,
-            identifier="l",
-            session=SessionOptions(clean_start=False),
-            reconnect=QUICK,
+    async with Client(
+        HOST,
+        broker.port,
+        identifier="l",
+        session=SessionOptions(clean_start=False),
+        reconnect=QUICK,
+        protocol=protocol,
+    ) as listener:
+        told = Told(listener)
+        # Not at QoS 2: a broker that is killed uses ids anew that it had used, and they would count as known.
+        await listener.subscribe("t", 1)
+        broker.stop()
+        broker.start()
+        await asyncio.to_thread(live, 0)
+        await told.lost()
+        with SqliteOutbox(store, "p", protocol=protocol) as box:
+            assert [m.payload for m in box.backlog.queue] == numbers(*range(15, 20))
+            assert box.count <= 3
+        if properties:
+            with pytest.raises(StoreError, match=r"messages as packets of MQTT 5\.0"):
+                SqliteOutbox(store, "p")
+        broker.start()
+        # The broker has lost the session of a listener that is killed with it.
+        await told.until(lambda said: said[-1] is None)
+        # Under another policy they are handed in first, and nothing else is dropped.
+        async with drops(
+            broker,
+            session=SessionOptions(store=store),
+            limits=Limits(when_full="block", queued_outgoing=4),
             protocol=protocol,
-        ) as listener:
-            told = Told(listener)
-            # Not at QoS 2: a broker that is killed uses ids anew that it had used, and they would count as known.
-            await listener.subscribe("t", 1)
-            broker.stop()
-            broker.start()
-            await asyncio.to_thread(live, 0)
-            await told.lost()
-            with SqliteOutbox(store, "p", protocol=protocol) as box:
-                assert [m.payload for m in box.backlog.queue] == numbers(*range(15, 20))
-                assert box.count <= 3
-            if properties:
-                with pytest.raises(StoreError, match=r"messages as packets of MQTT 5\.0"):
-                    SqliteOutbox(store, "p")
-            broker.start()
-            # The broker has lost the session of a listener that is killed with it.
-            await told.until(lambda said: said[-1] is None)
-            # Under another policy they are handed in first, and nothing else is dropped.
-            async with drops(
-                broker,
-                session=SessionOptions(store=store),
-                limits=Limits(when_full="block", queued_outgoing=4),
-                protocol=protocol,
-            ) as client:
-                await asyncio.gather(*(client.publish("t", n, 2, timeout=WAIT_S) for n in range(100, 110)))
-                await client.drain(WAIT_S)
-                assert client.dropped == 0
-            seen: list[Message] = []
-            while not seen or seen[-1].payload != b"109":
-                seen.append(await asyncio.wait_for(listener.messages.__anext__(), WAIT_S))
-            found = [m.payload for m in seen]
-            # The broker was killed as well: what had just arrived there may be lost with its session, or come again.
-            assert [p for p in found if int(p) >= 3] == numbers(*range(15, 20), *range(100, 110))
-            if properties:
-                assert all(m.properties == properties for m in seen if 15 <= int(m.payload) < 20)
-
-    asyncio.run(scenario())
+        ) as client:
+            await asyncio.gather(*(client.publish("t", n, 2, timeout=WAIT_S) for n in range(100, 110)))
+            await client.drain(WAIT_S)
+            assert client.dropped == 0
+        seen: list[Message] = []
+        while not seen or seen[-1].payload != b"109":
+            seen.append(await asyncio.wait_for(listener.messages.__anext__(), WAIT_S))
+        found = [m.payload for m in seen]
+        # The broker was killed as well: what had just arrived there may be lost with its session, or come again.
+        assert [p for p in found if int(p) >= 3] == numbers(*range(15, 20), *range(100, 110))
+        if properties:
+            assert all(m.properties == properties for m in seen if 15 <= int(m.payload) < 20)
 
 
-def test_a_store_that_fails_for_a_while(mosquitto: StartBroker, tmp_path: Path) -> None:
+async def test_a_store_that_fails_for_a_while(mosquitto: StartBroker, tmp_path: Path) -> None:
     broker = mosquitto(persistence=True)
 
-    async def scenario() -> None:
-        client = drops(broker, session=SessionOptions(clean_start=False, store=tmp_path / "store.db"))
-        box = client.session.outbox
-        assert isinstance(box, SqliteOutbox)
-        done: list[str] = []
-        async with listening(broker, client) as got:
-            broker.stop()
-            await until_lost(client)
-            await client.post("t", "kept", 2)
-            box.commits.db.execute("PRAGMA query_only = 1")
-            with pytest.raises(StoreError, match="not published: the store cannot be written"):
-                await client.post("t", "refused", 2)
-            box.commits.db.execute("PRAGMA query_only = 0")
-            await client.post("t", "too", 2)
-            # It fails once more, when the first has just gone to the outbox.
-            failures = [sqlite3.SQLITE_DENY]
+    client = drops(broker, session=SessionOptions(clean_start=False, store=tmp_path / "store.db"))
+    box = client.session.outbox
+    assert isinstance(box, SqliteOutbox)
+    done: list[str] = []
+    async with listening(broker, client) as got:
+        broker.stop()
+        await until_lost(client)
+        await client.post("t", "kept", 2)
+        box.commits.db.execute("PRAGMA query_only = 1")
+        with pytest.raises(StoreError, match="not published: the store cannot be written"):
+            await client.post("t", "refused", 2)
+        box.commits.db.execute("PRAGMA query_only = 0")
+        await client.post("t", "too", 2)
+        # It fails once more, when the first has just gone to the outbox.
+        failures = [sqlite3.SQLITE_DENY]
 
-            def allow(action: int, table: str | None, *_: object) -> int:
-                wanted = action == sqlite3.SQLITE_DELETE and table == "backlog"
-                return failures.pop() if wanted and failures else sqlite3.SQLITE_OK
+        def allow(action: int, table: str | None, *_: object) -> int:
+            wanted = action == sqlite3.SQLITE_DELETE and table == "backlog"
+            return failures.pop() if wanted and failures else sqlite3.SQLITE_OK
 
-            box.commits.db.set_authorizer(allow)
-            box.commits.db.set_trace_callback(done.append)
-            broker.start()
-            await client.drain(WAIT_S)
-            assert not failures
-            box.commits.db.set_trace_callback(None)
-            await client.publish("t", "end", 2)
-            assert await got(b"end") == [b"kept", b"too", b"end"]
-        # Never in the backlog and in the outbox, whenever the process ends.
-        to_outbox = max(k for k, statement in enumerate(done) if statement.startswith("INSERT INTO outbox"))
-        from_backlog = max(k for k, s in enumerate(done) if s.startswith("DELETE FROM backlog WHERE"))
-        assert to_outbox < from_backlog
-        assert "COMMIT" not in done[to_outbox:from_backlog]
-        box.close()
-
-    asyncio.run(scenario())
+        box.commits.db.set_authorizer(allow)
+        box.commits.db.set_trace_callback(done.append)
+        broker.start()
+        await client.drain(WAIT_S)
+        assert not failures
+        box.commits.db.set_trace_callback(None)
+        await client.publish("t", "end", 2)
+        assert await got(b"end") == [b"kept", b"too", b"end"]
+    # Never in the backlog and in the outbox, whenever the process ends.
+    to_outbox = max(k for k, statement in enumerate(done) if statement.startswith("INSERT INTO outbox"))
+    from_backlog = max(k for k, s in enumerate(done) if s.startswith("DELETE FROM backlog WHERE"))
+    assert to_outbox < from_backlog
+    assert "COMMIT" not in done[to_outbox:from_backlog]
+    box.close()
 
 
-def test_a_broker_that_does_not_keep_up(mosquitto: StartBroker) -> None:
+async def test_a_broker_that_does_not_keep_up(mosquitto: StartBroker) -> None:
     broker = mosquitto()
 
-    async def scenario() -> None:
-        async with drops(broker, limits=replace(DROPS, in_flight=2)) as client:
-            os.kill(broker.pid, signal.SIGSTOP)
-            try:
-                for n in range(20):
-                    await client.post("t", n, 1)
-                assert client.dropped == 13
-                with pytest.raises(TimedOutError, match="did not answer"):
-                    await client.publish("t", 20, 1, timeout=0.05)
-                # QoS 0 does not wait for acknowledgements, but it does not overtake either.
-                late = asyncio.ensure_future(client.publish("t", 21, timeout=WAIT_S))
-                await asyncio.sleep(0)
-                assert not late.done()
-            finally:
-                os.kill(broker.pid, signal.SIGCONT)
-            await late
-            await client.drain(WAIT_S)
-            assert client.dropped == 15
-
-    asyncio.run(scenario())
+    async with drops(broker, limits=replace(DROPS, in_flight=2)) as client:
+        os.kill(broker.pid, signal.SIGSTOP)
+        try:
+            for n in range(20):
+                await client.post("t", n, 1)
+            assert client.dropped == 13
+            with pytest.raises(TimedOutError, match="did not answer"):
+                await client.publish("t", 20, 1, timeout=0.05)
+            # QoS 0 does not wait for acknowledgements, but it does not overtake either.
+            late = asyncio.ensure_future(client.publish("t", 21, timeout=WAIT_S))
+            await asyncio.sleep(0)
+            assert not late.done()
+        finally:
+            os.kill(broker.pid, signal.SIGCONT)
+        await late
+        await client.drain(WAIT_S)
+        assert client.dropped == 15
 
 
 def test_a_connection_that_takes_no_more_for_now() -> None:
@@ -376,82 +361,75 @@ def test_a_connection_that_takes_no_more_for_now() -> None:
     asyncio.run(asyncio.wait_for(scenario(), WAIT_S))
 
 
-def test_refusing_at_once(mosquitto: StartBroker) -> None:
+async def test_refusing_at_once(mosquitto: StartBroker) -> None:
     broker = mosquitto()
 
-    async def scenario() -> None:
-        async with drops(broker, limits=replace(DROPS, when_full="refuse")) as client:
-            await client.publish("t", "before", 1)
-            broker.stop()
-            await until_lost(client)
-            with pytest.raises(NotConnectedError, match="there is no connection; it was not sent"):
-                await client.publish("t", "x")
-            for n in range(BOUND):
-                await client.post("t", n, 1)
-            for call in (client.post, client.publish):
-                with pytest.raises(QueueFullError, match="no room"):
-                    await call("t", BOUND, 1)
-            broker.start()
-            await client.drain(WAIT_S)
-            assert client.dropped == 0
-
-    asyncio.run(scenario())
+    async with drops(broker, limits=replace(DROPS, when_full="refuse")) as client:
+        await client.publish("t", "before", 1)
+        broker.stop()
+        await until_lost(client)
+        with pytest.raises(NotConnectedError, match="there is no connection; it was not sent"):
+            await client.publish("t", "x")
+        for n in range(BOUND):
+            await client.post("t", n, 1)
+        for call in (client.post, client.publish):
+            with pytest.raises(QueueFullError, match="no room"):
+                await call("t", BOUND, 1)
+        broker.start()
+        await client.drain(WAIT_S)
+        assert client.dropped == 0
 
 
-def test_what_cannot_be_sent_is_said_at_once(mosquitto: StartBroker) -> None:
+async def test_what_cannot_be_sent_is_said_at_once(mosquitto: StartBroker) -> None:
     broker = mosquitto(settings={"max_qos": 1})
     with pytest.raises(ArgumentError, match="when_full='drop': one of 'block', 'refuse', 'drop_oldest'"):
         Limits(when_full="drop")  # type: ignore[arg-type]
 
-    async def scenario() -> None:
-        async with drops(broker, protocol="5.0") as client:
-            broker.stop()
-            await until_lost(client)
-            for topic, payload, qos, properties in (
-                ("a/#", b"", 0, None),
-                ("t", object(), 1, None),
-                ("t", b"", 3, None),
-                ("t", b"", 1, {"topic_alias": 1}),
-                ("t", b"", 0, {"nonsense": 1}),
-            ):
-                for call in (client.post, client.publish):
-                    with pytest.raises(ArgumentError):
-                        await call(topic, payload, qos, properties=properties)  # type: ignore[arg-type]
-            # What only the server can say holds nothing up.
-            refused = asyncio.ensure_future(client.publish("t", "x", 2, timeout=WAIT_S))
-            taken = asyncio.ensure_future(client.publish("t", "y", 1, timeout=WAIT_S))
-            await asyncio.sleep(0)
-            broker.start()
-            await taken
-            with pytest.raises(ClientError, match="does not offer"):
-                await refused
-
-    asyncio.run(scenario())
+    async with drops(broker, protocol="5.0") as client:
+        broker.stop()
+        await until_lost(client)
+        for topic, payload, qos, properties in (
+            ("a/#", b"", 0, None),
+            ("t", object(), 1, None),
+            ("t", b"", 3, None),
+            ("t", b"", 1, {"topic_alias": 1}),
+            ("t", b"", 0, {"nonsense": 1}),
+        ):
+            for call in (client.post, client.publish):
+                with pytest.raises(ArgumentError):
+                    await call(topic, payload, qos, properties=properties)  # type: ignore[arg-type]
+        # What only the server can say holds nothing up.
+        refused = asyncio.ensure_future(client.publish("t", "x", 2, timeout=WAIT_S))
+        taken = asyncio.ensure_future(client.publish("t", "y", 1, timeout=WAIT_S))
+        await asyncio.sleep(0)
+        broker.start()
+        await taken
+        with pytest.raises(ClientError, match="does not offer"):
+            await refused
 
 
-def test_what_waits_outlives_the_end_of_the_client_and_who_waits_hears_why(mosquitto: StartBroker) -> None:
+async def test_what_waits_outlives_the_end_of_the_client_and_who_waits_hears_why(
+    mosquitto: StartBroker,
+) -> None:
     broker = mosquitto()
 
-    async def scenario() -> None:
-        client = drops(broker)
-        async with client:
-            broker.stop()
-            await until_lost(client)
-            call = asyncio.ensure_future(client.publish("t", "left", 1, timeout=WAIT_S))
-            given_up = asyncio.ensure_future(client.publish("t", "given up", 1, timeout=WAIT_S))
-            await asyncio.sleep(0)
-            given_up.cancel()
-            draining = asyncio.ensure_future(client.drain(WAIT_S))
-            await asyncio.sleep(0)
-        for one in (call, draining):
-            with pytest.raises(NotConnectedError, match="has disconnected"):
-                await one
-        broker.start()
-        async with listening(broker, client) as got:
-            await client.drain(WAIT_S)
-            assert await got(b"given up") == [b"left", b"given up"]
-
-    asyncio.run(scenario())
+    client = drops(broker)
+    async with client:
+        broker.stop()
+        await until_lost(client)
+        call = asyncio.ensure_future(client.publish("t", "left", 1, timeout=WAIT_S))
+        given_up = asyncio.ensure_future(client.publish("t", "given up", 1, timeout=WAIT_S))
+        await asyncio.sleep(0)
+        given_up.cancel()
+        draining = asyncio.ensure_future(client.drain(WAIT_S))
+        await asyncio.sleep(0)
+    for one in (call, draining):
+        with pytest.raises(NotConnectedError, match="has disconnected"):
+            await one
+    broker.start()
+    async with listening(broker, client) as got:
+        await client.drain(WAIT_S)
+        assert await got(b"given up") == [b"left", b"given up"]
 
 
 def test_from_threads(mosquitto: StartBroker) -> None:
@@ -467,20 +445,15 @@ def test_from_threads(mosquitto: StartBroker) -> None:
         client.drain(WAIT_S)
 
 
-def test_the_first_connection_may_be_missing() -> None:
+async def test_the_first_connection_may_be_missing() -> None:
     port = free_port()
 
-    async def scenario() -> None:
-        policy = Reconnect(first=0.01, longest=0.02, at_start=True)
-        client = Client(
-            HOST, port, reconnect=policy, limits=Limits(queued_outgoing=2, when_full="drop_oldest")
-        )
-        entering = asyncio.ensure_future(client.__aenter__())
-        await asyncio.sleep(0)
-        for n in range(5):
-            await client.post("t", n, 1)
-        assert client.dropped == 3
-        entering.cancel()
-        await asyncio.gather(entering, return_exceptions=True)
-
-    asyncio.run(scenario())
+    policy = Reconnect(first=0.01, longest=0.02, at_start=True)
+    client = Client(HOST, port, reconnect=policy, limits=Limits(queued_outgoing=2, when_full="drop_oldest"))
+    entering = asyncio.ensure_future(client.__aenter__())
+    await asyncio.sleep(0)
+    for n in range(5):
+        await client.post("t", n, 1)
+    assert client.dropped == 3
+    entering.cancel()
+    await asyncio.gather(entering, return_exceptions=True)
