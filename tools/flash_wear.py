@@ -3,9 +3,8 @@
     python -m tools.flash_wear             measure and print the table
     python -m tools.flash_wear --update    write it to docs/stores.md
 
-MicroPython's littlefs runs on counting flash in memory (`tools/device/flash_wear.py`). The table has files that the
-journal rewrites, erased blocks and programmed bytes. Times are computed from typical figures of the W25Q16JV, the
-flash of a Raspberry Pi Pico.
+MicroPython's littlefs runs on counting flash in memory (`tools/device/flash_wear.py`). Times are computed from
+typical figures of the W25Q16JV, the flash of a Raspberry Pi Pico.
 """
 
 from __future__ import annotations
@@ -25,11 +24,6 @@ END = "<!-- wear: end -->"
 #: Milliseconds to erase a block of 4 KiB, and to program a page of 256 bytes.
 ERASE_MS = 45.0
 PAGE_MS = 0.4
-HEAD = (
-    "| program | QoS | payload | `limit` | `sync_every` "
-    "| files rewritten per 1,000 messages | blocks erased per message | bytes programmed | flash, ms |\n"
-    "|--:|--:|--:|--:|--:|--:|--:|--:|--:|\n"
-)
 
 
 class Case(NamedTuple):
@@ -50,13 +44,6 @@ class Case(NamedTuple):
         """Return the flash's milliseconds per message."""
         return (self.erased * ERASE_MS + self.programmed / 256 * PAGE_MS) / 1000
 
-    def row(self) -> str:
-        """Return the case as a row of the table."""
-        return (
-            f"| {self.program} | {self.qos} | {self.payload} | {self.limit} | {self.sync_every} | {self.rewritten} "
-            f"| {self.erased / 1000:.2f} | {self.programmed / 1000:,.0f} | {self.flash_ms:.0f} |\n"
-        )
-
 
 def measure() -> list[Case]:
     """Run the program on MicroPython. Raises RuntimeError if it fails."""
@@ -73,8 +60,16 @@ def measure() -> list[Case]:
 
 
 def table(cases: list[Case]) -> str:
-    """Return the table in Markdown."""
-    return HEAD + "".join(case.row() for case in cases)
+    """Return the table in Markdown: a row for each load, a column for each `limit`."""
+    limits = sorted({case.limit for case in cases})
+    rows: dict[tuple[int, ...], dict[int, str]] = {}
+    for case in cases:
+        load = (case.program, case.qos, case.payload, case.sync_every)
+        rows.setdefault(load, {})[case.limit] = f"{case.erased / 1000:.2f}, {case.flash_ms:.0f}"
+    lines = [["program", "QoS", "payload", "`sync_every`", *map(str, limits)]]
+    lines += [[*map(str, load), *(found.get(limit, "–") for limit in limits)] for load, found in rows.items()]
+    lines[1:1] = [["--:"] * len(lines[0])]
+    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
 
 
 def documented() -> str:
