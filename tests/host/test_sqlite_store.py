@@ -14,6 +14,7 @@ from test_store import CASES
 
 from headwater.connection import AT1, AT2, DONE, REL
 from headwater.errors import E_STORE
+from headwater.journal import JournalOutbox
 from headwater.mqtt.server import ServerSession
 from headwater_host.client.backlog import Waiting
 from headwater_host.client.mqtt.session import HostClientSession
@@ -21,6 +22,11 @@ from headwater_host.client.store import SqliteOutbox
 from headwater_host.errors import StoreError
 
 Entry = tuple[int, int, bytes]
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "store.db"
 
 
 @pytest.fixture
@@ -65,7 +71,7 @@ def release(box: SqliteOutbox, i: int) -> None:
     box.size[i] = 4
 
 
-def content(box: SqliteOutbox) -> list[Entry]:
+def content(box: SqliteOutbox | JournalOutbox) -> list[Entry]:
     """(packet id, state, packet without DUP) of each entry that is not acknowledged, oldest first."""
     found = []
     for k in range(box.count):
@@ -78,8 +84,7 @@ def content(box: SqliteOutbox) -> list[Entry]:
     return found
 
 
-def test_what_was_synced_is_there_again(tmp_path: Path) -> None:
-    path = tmp_path / "store.db"
+def test_what_was_synced_is_there_again(path: Path) -> None:
     numbers = random.Random("sqlite store")
     box = SqliteOutbox(path, "c", slots=9, keeps_over="process", size=64)
     restarts = 0
@@ -116,9 +121,8 @@ def test_what_was_synced_is_there_again(tmp_path: Path) -> None:
     box.close()
 
 
-def test_what_was_not_committed_never_was(tmp_path: Path) -> None:
+def test_what_was_not_committed_never_was(path: Path) -> None:
     """A process that ends without a word: as if the power had gone between two commits."""
-    path = tmp_path / "store.db"
     code = f"""
 import os, sys
 sys.path[:0] = {sys.path!r}
@@ -139,8 +143,7 @@ os._exit(9)
         assert box.fresh
 
 
-def test_a_second_process_is_refused_and_says_why(tmp_path: Path) -> None:
-    path = tmp_path / "store.db"
+def test_a_second_process_is_refused_and_says_why(path: Path) -> None:
     code = f"""
 import sys
 sys.path[:0] = {sys.path!r}
@@ -186,8 +189,7 @@ def test_files_that_are_not_ours(tmp_path: Path) -> None:
         SqliteOutbox(tmp_path / "new.db", "c", keeps_over="always")  # type: ignore[arg-type]
 
 
-def test_a_store_of_another_client_or_of_a_later_version(tmp_path: Path) -> None:
-    path = tmp_path / "store.db"
+def test_a_store_of_another_client_or_of_a_later_version(path: Path) -> None:
     with SqliteOutbox(path, "one") as box:
         publish(box, 2, 1)
     with pytest.raises(StoreError, match="belongs to the client 'one', not to 'two'"):
@@ -200,8 +202,7 @@ def test_a_store_of_another_client_or_of_a_later_version(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("of, other", [("3.1.1", "5.0"), ("5.0", "3.1.1"), ("5.0", "3.1")])
-def test_a_store_with_packets_of_another_version(tmp_path: Path, of: str, other: str) -> None:
-    path = tmp_path / "store.db"
+def test_a_store_with_packets_of_another_version(path: Path, of: str, other: str) -> None:
     with SqliteOutbox(path, "c", protocol=of) as box:
         publish(box, 2, 1)
         before = content(box)
@@ -225,16 +226,14 @@ def test_a_store_with_packets_of_another_version(tmp_path: Path, of: str, other:
         SqliteOutbox(path, "c", protocol=of)
 
 
-def test_the_packets_of_the_two_old_versions_are_the_same(tmp_path: Path) -> None:
-    path = tmp_path / "store.db"
+def test_the_packets_of_the_two_old_versions_are_the_same(path: Path) -> None:
     with SqliteOutbox(path, "c", protocol="3.1") as box:
         publish(box, 1, 1)
     with SqliteOutbox(path, "c", protocol="3.1.1") as box:
         assert box.count == 1
 
 
-def test_a_store_from_before_there_were_versions_in_it(tmp_path: Path) -> None:
-    path = tmp_path / "store.db"
+def test_a_store_from_before_there_were_versions_in_it(path: Path) -> None:
     with SqliteOutbox(path, "c") as box:
         publish(box, 1, 1)
     db = sqlite3.connect(path)
@@ -252,9 +251,8 @@ def test_a_store_from_before_there_were_versions_in_it(tmp_path: Path) -> None:
         SqliteOutbox(path, "c")
 
 
-def test_opening_a_store_takes_time_in_proportion(tmp_path: Path) -> None:
+def test_opening_a_store_takes_time_in_proportion(path: Path) -> None:
     """Each slot is looked at so many times, however many there are."""
-    path = tmp_path / "store.db"
     with SqliteOutbox(path, "c", slots=4000, keeps_over="process") as box:
         for _ in range(3000):
             publish(box, 1, 1)
@@ -275,8 +273,7 @@ def test_opening_a_store_takes_time_in_proportion(tmp_path: Path) -> None:
         assert looked <= 20
 
 
-def test_the_number_of_slots_stays_while_there_are_messages(tmp_path: Path) -> None:
-    path = tmp_path / "store.db"
+def test_the_number_of_slots_stays_while_there_are_messages(path: Path) -> None:
     with SqliteOutbox(path, "c", slots=5) as box:
         for mark in range(5):
             assert publish(box, 1, mark) == mark
@@ -314,9 +311,8 @@ def damaged_store(path: Path) -> list[Entry]:
 
 
 @pytest.mark.timeout(300)
-def test_damage_anywhere_is_reported_or_does_no_harm(tmp_path: Path) -> None:
+def test_damage_anywhere_is_reported_or_does_no_harm(path: Path) -> None:
     """A byte is changed: the store opens with what it had, or StoreError says that it is damaged."""
-    path = tmp_path / "store.db"
     good = damaged_store(path)
     image = path.read_bytes()
     used = [k for k in range(len(image)) if image[k] or k < 120]
@@ -326,7 +322,7 @@ def test_damage_anywhere_is_reported_or_does_no_harm(tmp_path: Path) -> None:
         bad[k] ^= 0x11
         path.write_bytes(bytes(bad))
         for name in ("store.db-wal", "store.db-shm", "store.db-journal"):
-            (tmp_path / name).unlink(missing_ok=True)
+            path.with_name(name).unlink(missing_ok=True)
         try:
             box = SqliteOutbox(path, "c", slots=8, keeps_over="process")
         except StoreError as error:
@@ -338,9 +334,8 @@ def test_damage_anywhere_is_reported_or_does_no_harm(tmp_path: Path) -> None:
     assert reported > len(used) // 4
 
 
-def test_a_disk_that_is_full(tmp_path: Path) -> None:
+def test_a_disk_that_is_full(path: Path) -> None:
     """E_STORE; the memory goes on, and when there is room again, all of it is in the file."""
-    path = tmp_path / "store.db"
     box = SqliteOutbox(path, "c", slots=200)
     (pages,) = box.commits.db.execute("PRAGMA page_count").fetchone()
     box.commits.db.execute(f"PRAGMA max_page_count = {pages + 2}")

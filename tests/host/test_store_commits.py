@@ -3,7 +3,8 @@
 import asyncio
 import sqlite3
 import threading
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -13,132 +14,107 @@ from headwater_host.client.mqtt import Client, Reconnect, SessionOptions
 from headwater_host.client.mqtt.session import HostServerSession
 from headwater_host.client.store import SqliteOutbox
 from headwater_host.errors import StoreError
-from tests.host.mqtt_server import serve
+from tests.host.mqtt_server import HOST, serve
 
 
-def collecting(arrived: list[bytes]) -> Callable[[HostServerSession], None]:
-    """What prepares a session that collects the payloads of its messages."""
+@pytest.fixture
+def box(tmp_path: Path) -> Iterator[SqliteOutbox]:
+    """A store, which the test leaves with everything in its file."""
+    box = SqliteOutbox(tmp_path / "store.db", "c", slots=300)
+    db = box.commits.db
+    yield box
+    assert not box.unsynced
+    box.commits.db = db
+    box.close()
+
+
+@asynccontextmanager
+async def client_of(box: SqliteOutbox, arrived: list[bytes], **more: Any) -> AsyncIterator[Client]:
+    """A client, which its caller enters, of a server that collects the payloads of messages."""
 
     def prepare(session: HostServerSession) -> None:
         session.on_message = lambda packet: arrived.append(packet.payload_bytes())
 
-    return prepare
+    async with serve(prepare) as server:
+        session = SessionOptions(clean_start=False, store=box)
+        yield Client(HOST, server.port, identifier="c", session=session, timeout=60, **more)
 
 
-async def test_the_event_loop_never_waits_for_the_disk(tmp_path: Path) -> None:
+class Committing:
+    """The connection of a store, with a call before each COMMIT."""
+
+    def __init__(self, box: SqliteOutbox, call: Callable[[], object]) -> None:
+        self._db, self._call = box.commits.db, call
+        box.commits.db = self  # type: ignore[assignment]
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._db, name)
+
+    def execute(self, statement: str, *values: Any) -> Any:
+        if statement == "COMMIT":
+            self._call()
+        return self._db.execute(statement, *values)
+
+
+async def test_the_event_loop_never_waits_for_the_disk(box: SqliteOutbox) -> None:
     """A disk that takes as long as the test wants: meanwhile the loop turns, and nothing leaves that is not kept."""
-
-    box = SqliteOutbox(tmp_path / "slow.db", "c")
     begun, go_on = threading.Event(), threading.Event()
-    db = box.commits.db
 
-    class Slow:
-        """The same connection, whose COMMIT waits."""
-
-        def __getattr__(self, name: str) -> Any:
-            return getattr(db, name)
-
-        def execute(self, statement: str, *values: Any) -> Any:
-            if statement == "COMMIT":
-                begun.set()
-                assert threading.current_thread() is not threading.main_thread()
-                assert go_on.wait(60)
-            return db.execute(statement, *values)
+    def wait() -> None:
+        begun.set()
+        assert threading.current_thread() is not threading.main_thread()
+        assert go_on.wait(60)
 
     arrived: list[bytes] = []
-    async with serve(collecting(arrived)) as server:
-        client = Client(
-            "127.0.0.1",
-            server.port,
-            identifier="c",
-            session=SessionOptions(clean_start=False, store=box),
-            timeout=60,
-        )
-        async with client:
-            box.commits.db = Slow()  # type: ignore[assignment]
-            posting = asyncio.ensure_future(client.post("t", b"first", 1))
-            while not begun.is_set():
-                await asyncio.sleep(0)
-            publishing = [asyncio.ensure_future(client.publish("t", b"%d" % n, 1 + n % 2)) for n in range(10)]
-            after = asyncio.ensure_future(client.publish("t", b"after", 0))
-            for _ in range(100):
-                await asyncio.sleep(0)
-            # What arrived so far, if anything, is CONNECT.
-            assert not posting.done()
-            assert arrived == []
-            assert box.position > box.durable
-            begun.clear()
-            go_on.set()
-            await (await posting)
-            await asyncio.gather(*publishing, after)
-            while arrived[-1:] != [b"after"]:
-                await asyncio.sleep(0)
-            assert arrived == [b"first", *(b"%d" % n for n in range(10)), b"after"]
-        assert not box.unsynced
-        box.commits.db = db
-        box.close()
+    async with client_of(box, arrived) as client, client:
+        Committing(box, wait)
+        posting = asyncio.ensure_future(client.post("t", b"first", 1))
+        while not begun.is_set():
+            await asyncio.sleep(0)
+        publishing = [asyncio.ensure_future(client.publish("t", b"%d" % n, 1 + n % 2)) for n in range(10)]
+        after = asyncio.ensure_future(client.publish("t", b"after", 0))
+        for _ in range(100):
+            await asyncio.sleep(0)
+        # What arrived so far, if anything, is CONNECT.
+        assert not posting.done()
+        assert arrived == []
+        assert box.position > box.durable
+        go_on.set()
+        await (await posting)
+        await asyncio.gather(*publishing, after)
+        while arrived[-1:] != [b"after"]:
+            await asyncio.sleep(0)
+        assert arrived == [b"first", *(b"%d" % n for n in range(10)), b"after"]
 
 
-async def test_what_changes_during_a_commit_goes_with_the_next(tmp_path: Path) -> None:
-    commits: list[str] = []
-    with SqliteOutbox(tmp_path / "grouped.db", "c", slots=300) as box:
-        box.commits.db.set_trace_callback(
-            lambda statement: commits.append(statement) if statement == "COMMIT" else None
-        )
-        async with (
-            serve() as server,
-            Client(
-                "127.0.0.1",
-                server.port,
-                identifier="c",
-                session=SessionOptions(clean_start=False, store=box),
-                timeout=60,
-            ) as client,
-        ):
-            await asyncio.gather(*(client.post("t", b"x", 1) for _ in range(200)))
-            posted = len(commits)
-            await client.drain()
-        # The first one, and all others together.
-        assert posted <= 2
-        box.commits.db.set_trace_callback(None)
+async def test_what_changes_during_a_commit_goes_with_the_next(box: SqliteOutbox) -> None:
+    commits: list[int] = []
+    async with client_of(box, []) as client, client:
+        Committing(box, lambda: commits.append(1))
+        await asyncio.gather(*(client.post("t", b"x", 1) for _ in range(200)))
+        posted = len(commits)
+        await client.drain()
+    # The first one, and all others together.
+    assert 1 <= posted <= 2
 
 
-async def test_what_cannot_be_committed_is_not_said_to_be_kept(tmp_path: Path) -> None:
+async def test_what_cannot_be_committed_is_not_said_to_be_kept(box: SqliteOutbox) -> None:
     """The disk is full when it comes to COMMIT, and has room again later."""
-
-    box = SqliteOutbox(tmp_path / "full.db", "c")
-    db = box.commits.db
     full = True
 
-    class Full:
-        def __getattr__(self, name: str) -> Any:
-            return getattr(db, name)
-
-        def execute(self, statement: str, *values: Any) -> Any:
-            if full and statement == "COMMIT":
-                raise sqlite3.OperationalError("database or disk is full")
-            return db.execute(statement, *values)
+    def fail() -> None:
+        if full:
+            raise sqlite3.OperationalError("database or disk is full")
 
     arrived: list[bytes] = []
-    async with serve(collecting(arrived)) as server:
-        client = Client(
-            "127.0.0.1",
-            server.port,
-            identifier="c",
-            session=SessionOptions(clean_start=False, store=box),
-            timeout=60,
-            reconnect=Reconnect(first=0.001, longest=0.01),
-        )
-        async with client:
-            box.commits.db = Full()  # type: ignore[assignment]
-            with pytest.raises(StoreError, match="disk is full; what it does not have yet stays in memory"):
-                await client.post("t", b"kept in memory", 1)
-            assert arrived == []
-            full = False
-            await client.drain()
-            assert arrived == [b"kept in memory"]
-        box.commits.db = db
-        box.close()
+    async with client_of(box, arrived, reconnect=Reconnect(first=0.001, longest=0.01)) as client, client:
+        Committing(box, fail)
+        with pytest.raises(StoreError, match="disk is full; what it does not have yet stays in memory"):
+            await client.post("t", b"kept in memory", 1)
+        assert arrived == []
+        full = False
+        await client.drain()
+        assert arrived == [b"kept in memory"]
 
 
 @pytest.mark.parametrize("commit_ends", ["before the next loop", "in the next loop", "in close"])
@@ -146,26 +122,15 @@ def test_an_event_loop_that_ends_during_a_commit(commit_ends: str, tmp_path: Pat
     """A program that fails without leaving its client: the store goes on with the next loop, and can be closed."""
     go_on = threading.Event()
     box = SqliteOutbox(tmp_path / "ended.db", "c")
-    db = box.commits.db
 
-    class Slow:
-        """The same connection, whose COMMIT waits in the thread."""
-
-        def __getattr__(self, name: str) -> Any:
-            return getattr(db, name)
-
-        def execute(self, statement: str, *values: Any) -> Any:
-            if statement == "COMMIT" and threading.current_thread() is not threading.main_thread():
-                assert go_on.wait(60)
-            return db.execute(statement, *values)
+    def wait() -> None:
+        if threading.current_thread() is not threading.main_thread():
+            assert go_on.wait(60)
 
     async def fails() -> None:
-        async with serve() as server:
-            client = Client(
-                "127.0.0.1", server.port, identifier="c", session=SessionOptions(clean_start=False, store=box)
-            )
+        async with client_of(box, []) as client:
             await client.__aenter__()
-            box.commits.db = Slow()  # type: ignore[assignment]
+            Committing(box, wait)
             client.post_nowait("t", b"1", 1)
             while box.commits.running is None:
                 await asyncio.sleep(0)
@@ -175,14 +140,7 @@ def test_an_event_loop_that_ends_during_a_commit(commit_ends: str, tmp_path: Pat
 
     async def goes_on() -> None:
         arrived: list[bytes] = []
-        async with serve(collecting(arrived)) as server:
-            client = Client(
-                "127.0.0.1",
-                server.port,
-                identifier="c",
-                session=SessionOptions(clean_start=False, store=box),
-                timeout=60,
-            )
+        async with client_of(box, arrived) as client:
             entering = asyncio.ensure_future(client.__aenter__())
             await asyncio.sleep(0)
             go_on.set()

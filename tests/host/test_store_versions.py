@@ -14,6 +14,7 @@ from headwater.connection import AT1, AT2, REL
 from headwater.journal import JournalOutbox
 from headwater_host.client.fmq.store import FmqOutbox
 from headwater_host.client.store import SqliteOutbox
+from tests.host.test_sqlite_store import content
 
 FORMATS = Path(__file__).parent / "formats"
 
@@ -30,36 +31,24 @@ def pubrel(packet_id: int) -> bytes:
 LEFT = [(2, REL, pubrel(2)), (3, AT2, publish(3, 2, 67)), (4, AT1, publish(4, 1, 68))]
 
 
-def content(box: SqliteOutbox | JournalOutbox) -> list[tuple[int, int, bytes]]:
-    """(packet identifier, state, packet without DUP) of each unacknowledged entry, oldest first."""
-    found = []
-    for k in range(box.count):
-        i = (box.head + k) % box.slots
-        data = bytearray(box.buf[box.at[i] : box.at[i] + box.size[i]])
-        if box.state[i] != REL:
-            data[0] &= ~8
-        found.append((i + 1, box.state[i], bytes(data)))
-    return found
+def made(path: Path, name: str) -> Path:
+    db = sqlite3.connect(path)
+    db.executescript((FORMATS / name).read_text())
+    db.close()
+    return path
 
 
 def test_an_sqlite_outbox_of_version_1(tmp_path: Path) -> None:
-    path = tmp_path / "store.db"
-    db = sqlite3.connect(path)
-    db.executescript((FORMATS / "store-mqtt-1.dump").read_text())
-    db.close()
-    with SqliteOutbox(path, "meter", protocol="3.1.1", slots=8) as box:
-        assert content(box) == LEFT
-        assert not box.fresh
-        assert [waiting.payload for waiting in box.backlog.queue] == [b"later"]
-    with SqliteOutbox(path, "meter", protocol="3.1.1", slots=8) as box:
-        assert content(box) == LEFT
+    path = made(tmp_path / "store.db", "store-mqtt-1.dump")
+    for _ in range(2):
+        with SqliteOutbox(path, "meter", protocol="3.1.1", slots=8) as box:
+            assert content(box) == LEFT
+            assert not box.fresh
+            assert [waiting.payload for waiting in box.backlog.queue] == [b"later"]
 
 
 def test_an_fmq_outbox_of_version_1(tmp_path: Path) -> None:
-    path = tmp_path / "store.db"
-    db = sqlite3.connect(path)
-    db.executescript((FORMATS / "store-fmq-1.dump").read_text())
-    db.close()
+    path = made(tmp_path / "store.db", "store-fmq-1.dump")
     # Written with first byte 0x33; DUP is set when the store is opened.
     frame = bytes.fromhex("3b0102030405060708090a0401740021")
     with FmqOutbox(path, "meter", slots=8) as box:
