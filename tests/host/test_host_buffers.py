@@ -81,10 +81,7 @@ class Model:
 
 
 @settings(max_examples=300, deadline=None)
-@given(
-    st.integers(1, 8),
-    st.lists(st.one_of(st.integers(1, 120), st.integers(-8, -1)), max_size=80),
-)
+@given(st.integers(1, 8), st.lists(st.one_of(st.integers(1, 120), st.integers(-8, -1)), max_size=80))
 def test_outbox_grows_and_keeps_every_packet(slots: int, steps: list[int]) -> None:
     box = GrowingOutbox(32, slots, limit=300)
     live: list[tuple[int, bytes]] = []

@@ -209,12 +209,7 @@ _values = st.one_of(
 
 
 @settings(deadline=None)
-@given(
-    _conditions,
-    st.sets(_names),
-    st.dictionaries(_names, _values),
-    st.sampled_from(["a", "a/b", "é"]),
-)
+@given(_conditions, st.sets(_names), st.dictionaries(_names, _values), st.sampled_from(["a", "a/b", "é"]))
 def test_it_means_what_the_reference_says(
     source: str, tags: set[str], payload: dict[str, Any], topic: str
 ) -> None:

@@ -203,10 +203,7 @@ USERS = "[clients]\nlogin = 5\n" + "".join(
 async def test_a_flood_of_wrong_passwords(tmp_path: Path) -> None:
     """Who is in is not disturbed, and who comes from another address gets a turn."""
 
-    async with (
-        hub_process(tmp_path, USERS) as hub,
-        undisturbed(hub, user="ann", password="annann") as pair,
-    ):
+    async with hub_process(tmp_path, USERS) as hub, undisturbed(hub, user="ann", password="annann") as pair:
         await pair.more()
         before = hub.memory()
         wrong = [await hub.open() for _ in range(300)]

@@ -76,13 +76,3 @@ async def test_wills_count(hub: Hub) -> None:
         await peer.auth(will=will)
     assert hub.broker.memory.shed >= 1
     assert hub.broker.memory.held <= 300 * KIB
-
-
-@pytest.mark.settings(clients=ClientLimits(stalled=0.1))
-async def test_a_frame_that_is_never_finished(hub: Hub) -> None:
-    good = await Peer.login(hub)
-    peer = await Peer.login(hub)
-    peer.raw(HEAD)
-    (last,) = await peer.ended()
-    assert (last.code, last.id) == (0x8D, peer.auth_id)
-    await good.ping()

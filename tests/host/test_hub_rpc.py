@@ -107,12 +107,7 @@ async def test_nobody_serves_it(hub: Hub) -> None:
 @pytest.mark.settings(clients=ClientLimits(frame=1000))
 async def test_what_is_no_call(hub: Hub) -> None:
     responder, caller = await serving(hub, "#"), await Peer.login(hub)
-    for topic, condition, code in [
-        ("+", b"", 0x8F),
-        ("a/#", b"", 0x8F),
-        ("", b"", 0x8F),
-        ("a", b"x", 0x8F),
-    ]:
+    for topic, condition, code in [("+", b"", 0x8F), ("a/#", b"", 0x8F), ("", b"", 0x8F), ("a", b"x", 0x8F)]:
         ident = caller.send(spec.CONSUME, (topic.encode(), (), condition, b"", b""), spec.ONCE)
         assert (await refusal(caller, ident))[0] == code, topic
     # To a responder the topic is longer by "$rpc/": a frame that it would not take is not sent.

@@ -112,19 +112,6 @@ async def test_nothing_goes_before_auth_and_auth_goes_once(hub: Hub) -> None:
     assert (await peer.ask(spec.SLAVEOF, flags=spec.REG)).code == 0x82
 
 
-@pytest.mark.settings(clients=ClientLimits(login=0.05))
-async def test_who_does_not_log_in_is_cut_off(hub: Hub) -> None:
-    peer = await Peer.open(hub)
-    assert await peer.ended() == []
-    await until(lambda: not hub.broker.connections)
-
-
-async def test_keep_alive(hub: Hub) -> None:
-    peer = await Peer.login(hub, keep_alive=1)
-    (last,) = await peer.ended()
-    assert (last.id, last.code) == (peer.auth_id, 0x8D)
-
-
 async def test_frames_in_pieces_and_together(hub: Hub) -> None:
     peer = await Peer.login(hub)
     for n in range(50):

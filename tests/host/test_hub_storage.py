@@ -8,16 +8,7 @@ import pytest
 from headwater_host.hub.errors import RefusedError, StorageError
 from headwater_host.hub.storage import Limits, Message, Store, Subscription, backlog, statistics
 from headwater_host.hub.storage.records import HELD
-from tests.host.hub_storage import (
-    NOW,
-    SECOND,
-    ident,
-    put,
-    queue_ids,
-    store_at,
-    synced,
-    taken,
-)
+from tests.host.hub_storage import NOW, SECOND, ident, put, queue_ids, store_at, synced, taken
 
 # -- topics ------------------------------------------------------------------------------------------------------------
 

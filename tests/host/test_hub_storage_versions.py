@@ -82,11 +82,7 @@ async def test_a_file_is_read_whole(tmp_path: Path, version: int) -> None:
     async with store_at(path) as store:
         # What came back is first, with its try; what was acknowledged out of order is not handed out.
         taken = store.take("g", "boards/1", 0, 9)
-        assert [(one.message.id, one.tries) for one in taken] == [
-            (b"0.4", 1),
-            (b"0.8", 0),
-            (b"0.10", 0),
-        ]
+        assert [(one.message.id, one.tries) for one in taken] == [(b"0.4", 1), (b"0.8", 0), (b"0.10", 0)]
         assert [one.message.id for one in store.take("h", "boards/1", 1, 9)] == names(1, 5, 7, 9, 11)
 
 

@@ -32,8 +32,7 @@ def test_a_process_that_was_down_counts_that_too(synced: bool) -> None:
 
 
 @pytest.mark.parametrize(
-    "before, after, counted",
-    [(True, True, 8 * DAY), (True, False, 0), (False, True, 0), (False, False, 0)],
+    "before, after, counted", [(True, True, 8 * DAY), (True, False, 0), (False, True, 0), (False, False, 0)]
 )
 def test_a_machine_that_was_off_counts_that_if_it_knows(before: bool, after: bool, counted: int) -> None:
     clocks = SetClocks(synced=before)

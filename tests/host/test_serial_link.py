@@ -8,9 +8,11 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 import pytest
+from line import Rng
 
 from headwater.link.link import WHY_CLOSED, WHY_LINE, WHY_RESET, Link
 from headwater.link.pump import Pump, Stream
@@ -20,10 +22,6 @@ from tools import mpy
 from tools.board_process import unix_command, unix_environment
 from tools.toolchain import ROOT
 from tools.virtual_board import VirtualBoard
-
-sys.path.insert(0, str(ROOT / "tests" / "portable"))
-
-from line import Rng
 
 DEVICE = Path(__file__).parent / "device"
 PORTABLE = ROOT / "tests" / "portable"
@@ -46,6 +44,24 @@ def virtual_board(call: str, uarts: int = 0) -> Iterator[VirtualBoard]:
     main = BOARD_MAIN.format(call=call)
     with VirtualBoard(main=main, heap="512K", uarts=uarts, host_dirs=hosts) as board:
         yield board
+
+
+@contextmanager
+def host_on(path: str, size: int) -> Iterator[HostEnd]:
+    """The host's end at the port with this path."""
+    port = SerialPort(path)
+    yield HostEnd(port, size)
+    port.close()
+
+
+@contextmanager
+def plugged() -> Iterator[tuple[int, SerialPort]]:
+    """The descriptor of a pty, and the port at its other end."""
+    master, slave = os.openpty()
+    port = SerialPort(os.ttyname(slave))
+    os.close(slave)
+    yield master, port
+    port.close()
 
 
 class FdLine:
@@ -75,9 +91,10 @@ class FdLine:
 
 def test_both_ways_over_a_uart() -> None:
     size = 65536
-    with virtual_board(f"run(0, {size}, rounds=1)", uarts=1) as board:
-        port = SerialPort(board.uart_ports[0])
-        host = HostEnd(port, size)
+    with (
+        virtual_board(f"run(0, {size}, rounds=1)", uarts=1) as board,
+        host_on(board.uart_ports[0], size) as host,
+    ):
         host.until(host.whole)
         host.until(lambda: f"all {size}" in board.log)
         # It closes: the end is seen once, behind the last byte.
@@ -85,7 +102,6 @@ def test_both_ways_over_a_uart() -> None:
         assert host.ended == [(WHY_CLOSED, size)]
         assert host.link.damaged == 0
         assert "WRONG" not in board.log
-        port.close()
 
 
 def test_a_bad_uart() -> None:
@@ -102,20 +118,16 @@ def test_a_bad_uart() -> None:
 
     with virtual_board(f"run(0, {size})", uarts=1) as board:
         board.uart_filter = damage
-        port = SerialPort(board.uart_ports[0])
-        host = HostEnd(port, size)
-        host.until(host.whole)
-        host.until(lambda: f"all {size}" in board.log)
-        assert host.link.damaged > 0
-        assert host.channel.streams == 1
-        port.close()
+        with host_on(board.uart_ports[0], size) as host:
+            host.until(host.whole)
+            host.until(lambda: f"all {size}" in board.log)
+            assert host.link.damaged > 0
+            assert host.channel.streams == 1
 
 
 def test_the_board_is_killed_in_the_middle() -> None:
     size = 65536
-    with virtual_board(f"run(0, {size})", uarts=1) as board:
-        port = SerialPort(board.uart_ports[0])
-        host = HostEnd(port, size)
+    with virtual_board(f"run(0, {size})", uarts=1) as board, host_on(board.uart_ports[0], size) as host:
         for life in range(3):
             host.until(lambda: host.got > 4000)
             board.power_cut()
@@ -130,37 +142,34 @@ def test_the_board_is_killed_in_the_middle() -> None:
         host.until(lambda: f"all {size}" in board.log)
         assert len(host.ended) == 3
         assert "WRONG" not in board.log
-        port.close()
 
 
 def test_the_gateway_is_restarted_in_the_middle() -> None:
     size = 20000
     with virtual_board(f"run(0, {size})", uarts=1) as board:
         for _ in range(2):
-            port = SerialPort(board.uart_ports[0])
-            host = HostEnd(port, size)
-            host.until(lambda host=host: host.got > 4000)  # type: ignore[misc]
-            # The process is gone: nothing more is said.
-            port.close()
-        port = SerialPort(board.uart_ports[0])
-        host = HostEnd(port, size)
-        host.until(host.whole)
-        host.until(lambda: f"all {size}" in board.log)
+            # Afterwards the process is gone: nothing more is said.
+            with host_on(board.uart_ports[0], size) as host:
+                host.until(lambda host=host: host.got > 4000)  # type: ignore[misc]
+        with host_on(board.uart_ports[0], size) as host:
+            host.until(host.whole)
+            host.until(lambda: f"all {size}" in board.log)
         assert board.log.count(f"end {WHY_RESET}") == 2
         assert "WRONG" not in board.log
-        port.close()
 
 
 def test_the_console_line_and_mpremote_beside_it() -> None:
     """The link runs on the line with the prompt: what is printed passes between the frames, and mpremote breaks in."""
     size = 8000
     with virtual_board(f"run('usb', {size})") as board:
+
+        def is_done(host: HostEnd, life: int) -> bool:
+            return host.whole() and board.log.count(f"all {size}") == life
+
         for life in (1, 2):
-            port = SerialPort(board.port)
-            host = HostEnd(port, size)
-            # The board prints on the same line, and it costs nothing but a damaged frame.
-            host.until(lambda host=host, life=life: host.whole() and board.log.count(f"all {size}") == life)  # type: ignore[misc]
-            port.close()
+            with host_on(board.port, size) as host:
+                # The board prints on the same line, and it costs nothing but a damaged frame.
+                host.until(partial(is_done, host, life))
             mpremote = [sys.executable, "-m", "mpremote", "connect", board.port, "exec", "print(6 * 7)"]
             done = subprocess.run(mpremote, capture_output=True, text=True, timeout=DEADLINE_S, check=False)
             assert done.returncode == 0, done.stdout + done.stderr
@@ -172,12 +181,10 @@ def test_the_console_line_and_mpremote_beside_it() -> None:
 def test_the_board_allocates_nothing(line: str) -> None:
     size = 6000
     with virtual_board(f"run_locked({line}, {size})", uarts=1) as board:
-        port = SerialPort(board.uart_ports[0] if line == "0" else board.port)
-        host = HostEnd(port, size)
-        host.until(host.whole)
-        host.until(lambda: "\n" in board.log.partition("locked")[2])
+        with host_on(board.uart_ports[0] if line == "0" else board.port, size) as host:
+            host.until(host.whole)
+            host.until(lambda: "\n" in board.log.partition("locked")[2])
         assert f"locked {size}" in board.log, board.log
-        port.close()
 
 
 class Terminal:
@@ -245,77 +252,68 @@ def test_a_process_on_a_terminal_allocates_nothing(terminal: Terminal) -> None:
 
 
 def test_a_port_that_is_unplugged() -> None:
-    master, slave = os.openpty()
-    port = SerialPort(os.ttyname(slave))
-    os.close(slave)
-    pump = Pump(port, Link(new_session()), ticks_ms)
-    stream = Stream(pump, pump.link.channels[0])
-    stream.channel.open()
-    assert stream.readinto(bytearray(10), 10) is None
-    assert pump.error is None
-    os.close(master)
-    for _ in range(2):
+    with plugged() as (master, port):
+        pump = Pump(port, Link(new_session()), ticks_ms)
+        stream = Stream(pump, pump.link.channels[0])
+        stream.channel.open()
+        assert stream.readinto(bytearray(10), 10) is None
+        assert pump.error is None
+        os.close(master)
+        for _ in range(2):
+            with pytest.raises(OSError, match=GONE):
+                stream.readinto(bytearray(10), 10)
+        assert pump.error is not None
         with pytest.raises(OSError, match=GONE):
-            stream.readinto(bytearray(10), 10)
-    assert pump.error is not None
-    with pytest.raises(OSError, match=GONE):
-        port.readinto(bytearray(10), 10)
-    port.close()
+            port.readinto(bytearray(10), 10)
 
 
 def test_what_had_come_before_the_line_broke_can_be_read() -> None:
-    master, slave = os.openpty()
-    port = SerialPort(os.ttyname(slave))
-    os.close(slave)
-    host = HostEnd(port, 0)
-    far = HostEnd(FdLine(master), 500)
-    for _ in range(100):
-        far.turn()
-        host.pump.pump()
-    assert far.sent == 500
-    os.close(master)
-    host.turn()
-    assert host.pump.error is not None
-    assert host.channel.why == WHY_LINE
-    assert host.got == 500
-    with pytest.raises(OSError, match=GONE):
+    with plugged() as (master, port):
+        host = HostEnd(port, 0)
+        far = HostEnd(FdLine(master), 500)
+        for _ in range(100):
+            far.turn()
+            host.pump.pump()
+        assert far.sent == 500
+        os.close(master)
         host.turn()
-    # The same port, plugged in again.
-    master, slave = os.openpty()
-    host.pump.attach(SerialPort(os.ttyname(slave)))
-    os.close(slave)
-    host.open()
-    far = HostEnd(FdLine(master), 500)
-    for _ in range(100):
-        far.turn()
-        host.turn()
-    assert host.got == 500
-    os.close(master)
+        assert host.pump.error is not None
+        assert host.channel.why == WHY_LINE
+        assert host.got == 500
+        with pytest.raises(OSError, match=GONE):
+            host.turn()
+    # Plugged in again.
+    with plugged() as (master, port):
+        host.pump.attach(port)
+        host.open()
+        far = HostEnd(FdLine(master), 500)
+        for _ in range(100):
+            far.turn()
+            host.turn()
+        assert host.got == 500
+        os.close(master)
 
 
 def test_a_port_does_not_block_and_takes_what_it_can() -> None:
-    master, slave = os.openpty()
-    port = SerialPort(os.ttyname(slave))
-    os.close(slave)
     buf = bytearray(10)
-    assert port.readinto(buf, 10) is None
-    os.write(master, b"\x00\x03\x11\x13\x04\r\n1234567")
-    assert port.readinto(buf, 4) == 4
-    assert buf == b"\x00\x03\x11\x13" + bytes(6)
-    assert port.readinto(buf, 100) == 10
-    assert bytes(buf) == b"\x04\r\n1234567"
-    assert port.readinto(memoryview(buf)[:3], 3) is None
-    taken = 0
-    while n := port.write(b"-" + b"\x03\n\r\x11\x00" * 1000, 1, 5000):
-        taken += n
-        assert taken < 1 << 20
-    assert n is None
-    got = b""
-    while len(got) < taken:
-        got += os.read(master, 65536)
-    assert got.startswith(b"\x03\n\r\x11\x00" * 10)
-    port.close()
-    port.close()
+    with plugged() as (master, port):
+        assert port.readinto(buf, 10) is None
+        os.write(master, b"\x00\x03\x11\x13\x04\r\n1234567")
+        assert port.readinto(buf, 4) == 4
+        assert buf == b"\x00\x03\x11\x13" + bytes(6)
+        assert port.readinto(buf, 100) == 10
+        assert bytes(buf) == b"\x04\r\n1234567"
+        assert port.readinto(memoryview(buf)[:3], 3) is None
+        taken = 0
+        while n := port.write(b"-" + b"\x03\n\r\x11\x00" * 1000, 1, 5000):
+            taken += n
+            assert taken < 1 << 20
+        assert n is None
+        got = b""
+        while len(got) < taken:
+            got += os.read(master, 65536)
+        assert got.startswith(b"\x03\n\r\x11\x00" * 10)
+        port.close()
     assert port.fileno() == -1
     with pytest.raises(OSError, match="closed") as caught:
         port.readinto(buf, 1)
