@@ -1,6 +1,8 @@
 """``headwater inspect`` run in this process, and what must hold of any bytes that it reads."""
 
+import argparse
 import contextlib
+import functools
 import io
 import json
 import sys
@@ -9,8 +11,16 @@ from typing import Any
 
 import pytest
 
-from headwater_host.cli import main as cli
+from headwater_host.cli import inspect as command
 from headwater_host.malformed import MalformedError
+
+
+@functools.cache
+def _parser() -> argparse.ArgumentParser:
+    """The command's options. To make the parser of all commands takes longer than to inspect a packet."""
+    parser = argparse.ArgumentParser()
+    command.add_arguments(parser)
+    return parser
 
 
 def shown(data: bytes, *arguments: str) -> tuple[int, str]:
@@ -20,7 +30,7 @@ def shown(data: bytes, *arguments: str) -> tuple[int, str]:
     sys.stdin = io.TextIOWrapper(io.BytesIO(data))
     try:
         with contextlib.redirect_stdout(out):
-            code = cli.main(["inspect", "--file", "-", *arguments])
+            code = command.run(_parser().parse_args(["--file", "-", *arguments]))
             out.flush()
     finally:
         sys.stdin = stdin

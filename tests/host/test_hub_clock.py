@@ -8,6 +8,7 @@ import pytest
 
 from headwater.fmq import spec
 from headwater_host import lifetime
+from headwater_host.hub.service import Hub
 from headwater_host.hub.storage import Limits, Store
 from tests.host.hub_client import Peer, config, hub_of, new_id, until
 from tests.host.hub_storage import ident, synced
@@ -45,29 +46,29 @@ async def session(path: Path, clocks: SetClocks, *, fresh: int = 0) -> tuple[lis
 
 
 @pytest.mark.parametrize("step", [8 * DAY, -8 * DAY, 400 * DAY], ids=["forward", "back", "a year"])
+@pytest.mark.settings(Limits(tries=1))
 async def test_a_hub_whose_clock_is_set_keeps_messages_and_ids(
-    step: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    step: int, hub: Hub, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The real hub, with its own turns of the clock."""
     real, ahead = time.time_ns, [0]
     monkeypatch.setattr(time, "time_ns", lambda: real() + ahead[0])
-    async with hub_of(config(tmp_path, Limits(tries=1))) as hub:
-        peer = await Peer.login(hub)
-        first = new_id(spec.PUBLISH, peer.process)
-        await peer.send_message("t", b"kept", ident=first)
-        # A dead letter as well.
-        peer.consume(await peer.subscribe("other", group="g"))
-        await peer.send_message("other", b"dead")
-        peer.send(spec.ACK, (0x80,), ident=(await peer.next()).id)
-        await until(lambda: "$dead/other" in hub.broker.registry.known)
-        ahead[0] = step
-        hub.broker._trimmed = -1e9
-        await until(lambda: hub.broker._trimmed > 0)
-        await peer.send_message("t", b"again", ident=first)
-        store = hub.broker.store
-        assert store.duplicates == 1
-        for topic, payload in (("t", b"kept"), ("$dead/other", b"dead")):
-            assert [message.payload for message in store.read(topic, 0, 0, 9)] == [payload]
+    peer = await Peer.login(hub)
+    first = new_id(spec.PUBLISH, peer.process)
+    await peer.send_message("t", b"kept", ident=first)
+    # A dead letter as well.
+    peer.consume(await peer.subscribe("other", group="g"))
+    await peer.send_message("other", b"dead")
+    peer.send(spec.ACK, (0x80,), ident=(await peer.next()).id)
+    await until(lambda: "$dead/other" in hub.broker.registry.known)
+    ahead[0] = step
+    hub.broker._trimmed = -1e9
+    await until(lambda: hub.broker._trimmed > 0)
+    await peer.send_message("t", b"again", ident=first)
+    store = hub.broker.store
+    assert store.duplicates == 1
+    for topic, payload in (("t", b"kept"), ("$dead/other", b"dead")):
+        assert [message.payload for message in store.read(topic, 0, 0, 9)] == [payload]
 
 
 async def test_what_is_old_by_the_time_that_passes_goes(tmp_path: Path) -> None:

@@ -133,59 +133,56 @@ async def test_each_queue_has_one_consumer_and_its_order(hub: Hub) -> None:
     assert seen == {queue: list(range(queue, 100, 4)) for queue in range(4)}
 
 
-async def test_a_queue_moves_when_nothing_on_it_is_open(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_queue_moves_when_nothing_on_it_is_open(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(groups, "PATIENCE", 1e9)
-    async with hub_of(config(tmp_path)) as hub:
-        one, two = await Peer.login(hub), await Peer.login(hub)
-        await one.ask(spec.REGISTER, (b"t", 2))
-        await fill(one, "t", 4, 2)
-        one.consume(await one.subscribe("t", group="g"))
-        first = await responses(one, 4, ack=False)
-        two.consume(await two.subscribe("t", group="g"))
-        await two.ping()
-        await fill(one, "t", 4, 2, first=4)
-        await two.ping()
-        assert not two.got
-        for got in first:
-            one.ack(got.id)
-        mine, others = payloads(await responses(one, 2)), payloads(await responses(two, 2))
-        assert sorted([mine, others]) == [[4, 6], [5, 7]]
+    one, two = await Peer.login(hub), await Peer.login(hub)
+    await one.ask(spec.REGISTER, (b"t", 2))
+    await fill(one, "t", 4, 2)
+    one.consume(await one.subscribe("t", group="g"))
+    first = await responses(one, 4, ack=False)
+    two.consume(await two.subscribe("t", group="g"))
+    await two.ping()
+    await fill(one, "t", 4, 2, first=4)
+    await two.ping()
+    assert not two.got
+    for got in first:
+        one.ack(got.id)
+    mine, others = payloads(await responses(one, 2)), payloads(await responses(two, 2))
+    assert sorted([mine, others]) == [[4, 6], [5, 7]]
 
 
+@pytest.mark.settings(clients=ClientLimits(redelivery=1000000.0))
 async def test_a_queue_on_which_something_stays_open_is_not_held_up_by_another_consumer(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    hub: Hub, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(groups, "PATIENCE", 0.05)
-    async with hub_of(config(tmp_path, clients=ClientLimits(redelivery=1000000.0))) as hub:
-        one, two = await Peer.login(hub), await Peer.login(hub)
-        await one.ask(spec.REGISTER, (b"t", 2))
-        await fill(one, "t", 2, 2)
-        one.consume(await one.subscribe("t", group="g"), 100)
-        first = await responses(one, 2, ack=False)
-        two.consume(await two.subscribe("t", group="g"), 100)
-        lanes = hub.broker.groups.by_name["g"].lanes.values()
-        await until(lambda: any(lane.heir is not lane.owner for lane in lanes))
-        for n in range(2, 22, 4):
-            await fill(one, "t", 4, 2, first=n)
-            # All of them come, and nobody else has what is of the same queue.
-            assert sorted(payloads(await responses(one, 4, ack=n != 2))) == [*range(n, n + 4)]
-        assert not two.got
-        (moving,) = [lane for lane in lanes if lane.heir is not lane.owner]
-        await until(lambda: len(moving.open) == 3)
-        # It is waited for longer the next time.
-        assert moving.patience == 0.1
-        # When what was open then is acknowledged, and all that came after that, the queue moves.
-        for got in first:
-            one.ack(got.id)
-        for opening in list(moving.open.values()):
-            one.ack(opening.ident)
-        await until(lambda: moving.owner is moving.heir)
-        assert (moving.patience, moving.stuck) == (0.05, set())
-        await fill(one, "t", 2, 2, first=22)
-        assert len(await responses(one, 1)) == len(await responses(two, 1)) == 1
-        assert not hub.broker.groups.draining
+    one, two = await Peer.login(hub), await Peer.login(hub)
+    await one.ask(spec.REGISTER, (b"t", 2))
+    await fill(one, "t", 2, 2)
+    one.consume(await one.subscribe("t", group="g"), 100)
+    first = await responses(one, 2, ack=False)
+    two.consume(await two.subscribe("t", group="g"), 100)
+    lanes = hub.broker.groups.by_name["g"].lanes.values()
+    await until(lambda: any(lane.heir is not lane.owner for lane in lanes))
+    for n in range(2, 22, 4):
+        await fill(one, "t", 4, 2, first=n)
+        # All of them come, and nobody else has what is of the same queue.
+        assert sorted(payloads(await responses(one, 4, ack=n != 2))) == [*range(n, n + 4)]
+    assert not two.got
+    (moving,) = [lane for lane in lanes if lane.heir is not lane.owner]
+    await until(lambda: len(moving.open) == 3)
+    # It is waited for longer the next time.
+    assert moving.patience == 0.1
+    # When what was open then is acknowledged, and all that came after that, the queue moves.
+    for got in first:
+        one.ack(got.id)
+    for opening in list(moving.open.values()):
+        one.ack(opening.ident)
+    await until(lambda: moving.owner is moving.heir)
+    assert (moving.patience, moving.stuck) == (0.05, set())
+    await fill(one, "t", 2, 2, first=22)
+    assert len(await responses(one, 1)) == len(await responses(two, 1)) == 1
+    assert not hub.broker.groups.draining
 
 
 async def test_what_a_consumer_had_goes_to_another_when_it_dies(hub: Hub) -> None:
@@ -323,20 +320,19 @@ async def test_once(hub: Hub) -> None:
 
 
 async def test_a_queue_that_was_about_to_move_and_stays_goes_on(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    hub: Hub, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(groups, "PATIENCE", 1e9)
-    async with hub_of(config(tmp_path)) as hub:
-        one, two = await Peer.login(hub), await Peer.login(hub)
-        await one.ask(spec.REGISTER, (b"t", 2))
-        await fill(one, "t", 2, 2)
-        one.consume(await one.subscribe("t", group="g"))
-        await responses(one, 2, ack=False)
-        two.consume(await two.subscribe("t", group="g"))
-        lanes = hub.broker.groups.by_name["g"].lanes.values()
-        await until(lambda: any(lane.heir is not lane.owner for lane in lanes))
-        await fill(one, "t", 2, 2, first=2)
-        (first,) = payloads(await responses(one, 1, ack=False))
-        two.abort()
-        (second,) = payloads(await responses(one, 1, ack=False))
-        assert {first, second} == {2, 3}
+    one, two = await Peer.login(hub), await Peer.login(hub)
+    await one.ask(spec.REGISTER, (b"t", 2))
+    await fill(one, "t", 2, 2)
+    one.consume(await one.subscribe("t", group="g"))
+    await responses(one, 2, ack=False)
+    two.consume(await two.subscribe("t", group="g"))
+    lanes = hub.broker.groups.by_name["g"].lanes.values()
+    await until(lambda: any(lane.heir is not lane.owner for lane in lanes))
+    await fill(one, "t", 2, 2, first=2)
+    (first,) = payloads(await responses(one, 1, ack=False))
+    two.abort()
+    (second,) = payloads(await responses(one, 1, ack=False))
+    assert {first, second} == {2, 3}

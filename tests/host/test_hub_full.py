@@ -38,43 +38,42 @@ async def last_word(peer: Peer) -> tuple[str, int, str]:
 
 
 async def test_who_waits_and_who_comes_hears_why(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    hub: Hub, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(broker, "PATIENCE", 0.3)
     monkeypatch.setattr(writer, "RETRY", 0.02)
-    async with hub_of(config(tmp_path)) as hub:
-        reader = await Peer.login(hub)
-        await reader.subscribe("t")
-        publishers = [await Peer.login(hub, name, clean=False) for name in ("a", "b", "c")]
-        for peer in publishers:
-            await peer.send_message("t", b"before")
-        pages(hub, 1)
-        sent = [peer.publish("t", b"x" * 50_000, qos) for qos, peer in enumerate(publishers)]
-        subscriber = publishers[0]
-        subscriber.send(spec.SUBSCRIBE, (b"other",))
-        await until(lambda: hub.broker.store.error)
-        newcomer = await Peer.open(hub)
-        newcomer.send(spec.AUTH, (b"new", None, None, 0, True, b"t", 0, False, b"a will"))
-        for peer in (*publishers, newcomer):
-            assert await last_word(peer) == ("ACK", 0x97, WHY)
-        # From then on at once.
-        peer = await Peer.open(hub)
-        assert reason(await peer.auth("d")) == ("ACK", 0x97, WHY)
-        await peer.ended()
-        # Who waits for nothing goes on.
-        await reader.ping()
-        assert "logins are refused until the hub can store something again" in caplog.text
-        pages(hub, 1_000_000)
-        await until(lambda: hub.broker.store.error is None and not hub.broker.unable)
-        for qos, ident in enumerate(sent):
-            again = await Peer.login(hub, "abc"[qos], clean=False)
-            if qos:
-                await again.send_message("t", b"x" * 50_000, qos=qos, ident=ident, dup=True)
-        assert hub.broker.store.duplicates == 2
-        got = [(await reader.next()).payload for _ in range(6)]
-        assert got == [b"before"] * 3 + [b"x" * 50_000] * 3
-        await reader.ping()
-        assert not reader.got
+    reader = await Peer.login(hub)
+    await reader.subscribe("t")
+    publishers = [await Peer.login(hub, name, clean=False) for name in ("a", "b", "c")]
+    for peer in publishers:
+        await peer.send_message("t", b"before")
+    pages(hub, 1)
+    sent = [peer.publish("t", b"x" * 50_000, qos) for qos, peer in enumerate(publishers)]
+    subscriber = publishers[0]
+    subscriber.send(spec.SUBSCRIBE, (b"other",))
+    await until(lambda: hub.broker.store.error)
+    newcomer = await Peer.open(hub)
+    newcomer.send(spec.AUTH, (b"new", None, None, 0, True, b"t", 0, False, b"a will"))
+    for peer in (*publishers, newcomer):
+        assert await last_word(peer) == ("ACK", 0x97, WHY)
+    # From then on at once.
+    peer = await Peer.open(hub)
+    assert reason(await peer.auth("d")) == ("ACK", 0x97, WHY)
+    await peer.ended()
+    # Who waits for nothing goes on.
+    await reader.ping()
+    assert "logins are refused until the hub can store something again" in caplog.text
+    pages(hub, 1_000_000)
+    await until(lambda: hub.broker.store.error is None and not hub.broker.unable)
+    for qos, ident in enumerate(sent):
+        again = await Peer.login(hub, "abc"[qos], clean=False)
+        if qos:
+            await again.send_message("t", b"x" * 50_000, qos=qos, ident=ident, dup=True)
+    assert hub.broker.store.duplicates == 2
+    got = [(await reader.next()).payload for _ in range(6)]
+    assert got == [b"before"] * 3 + [b"x" * 50_000] * 3
+    await reader.ping()
+    assert not reader.got
 
 
 async def test_a_moment_without_room_is_waited_for(

@@ -214,26 +214,25 @@ async def test_a_full_disk_holds_every_answer_back_and_loses_nothing(
 
 
 async def test_a_transaction_that_fails_in_the_middle_leaves_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(writer, "RETRY", 0.01)
-    async with store_at(tmp_path / "hub.db") as store:
-        store.register("t")
-        await synced(store)
-        db = store._file.writer
-        assert db is not None
-        # The messages are in the table by then.
-        db.execute("CREATE TRIGGER stop BEFORE INSERT ON seen BEGIN SELECT RAISE(ABORT, 'not today'); END")
-        for n in range(5):
-            put(store, "t", n)
-        await until(lambda: store.error)
-        assert "not today" in str(store.error)
-        assert store._reader.execute("SELECT count(*) FROM messages").fetchall() == [(0,)]
-        assert statistics(store)["write_error"] == 1
-        await until(lambda: not store._writer._running)
-        db.execute("DROP TRIGGER stop")
-        await synced(store)
-        assert ids(store.read("t", 0, 0, 100)) == [ident(n) for n in range(5)]
+    store.register("t")
+    await synced(store)
+    db = store._file.writer
+    assert db is not None
+    # The messages are in the table by then.
+    db.execute("CREATE TRIGGER stop BEFORE INSERT ON seen BEGIN SELECT RAISE(ABORT, 'not today'); END")
+    for n in range(5):
+        put(store, "t", n)
+    await until(lambda: store.error)
+    assert "not today" in str(store.error)
+    assert store._reader.execute("SELECT count(*) FROM messages").fetchall() == [(0,)]
+    assert statistics(store)["write_error"] == 1
+    await until(lambda: not store._writer._running)
+    db.execute("DROP TRIGGER stop")
+    await synced(store)
+    assert ids(store.read("t", 0, 0, 100)) == [ident(n) for n in range(5)]
 
 
 async def test_ending_while_the_disk_is_full_is_said(tmp_path: Path) -> None:

@@ -120,7 +120,7 @@ async def test_what_was_trimmed_meanwhile_does_not_come_back(store: Store) -> No
 
 @pytest.mark.parametrize("stuck", [1, 400])
 async def test_what_an_acknowledgement_costs_does_not_depend_on_what_is_unacknowledged(
-    tmp_path: Path, stuck: int
+    store: Store, stuck: int
 ) -> None:
     async def turns(store: Store, first: int, count: int) -> int:
         """So many turns with 50 messages each: the bytes that were written about the group."""
@@ -135,19 +135,18 @@ async def test_what_an_acknowledgement_costs_does_not_depend_on_what_is_unacknow
         query = "SELECT sum(length(body)) FROM changes WHERE seq > ?"
         return int(store._reader.execute(query, (begin,)).fetchone()[0])
 
-    async with store_at(tmp_path / "hub.db") as store:
-        store.register("t")
-        store.attach("g", "t")
-        for n in range(stuck):
-            put(store, "t", n)
-        await synced(store)
-        assert len(taken(store, limit=stuck)) == stuck
-        await turns(store, 1_000, 1)
-        few = await turns(store, 2_000, 5)
-        await turns(store, 3_000, 40)
-        assert await turns(store, 6_000, 5) < few * 1.2
-        assert store._reader.execute("SELECT count(*) FROM opened").fetchone() == (stuck,)
-        assert store._reader.execute("SELECT count(*) FROM positions").fetchone() == (1,)
+    store.register("t")
+    store.attach("g", "t")
+    for n in range(stuck):
+        put(store, "t", n)
+    await synced(store)
+    assert len(taken(store, limit=stuck)) == stuck
+    await turns(store, 1_000, 1)
+    few = await turns(store, 2_000, 5)
+    await turns(store, 3_000, 40)
+    assert await turns(store, 6_000, 5) < few * 1.2
+    assert store._reader.execute("SELECT count(*) FROM opened").fetchone() == (stuck,)
+    assert store._reader.execute("SELECT count(*) FROM positions").fetchone() == (1,)
 
 
 async def test_acknowledged_in_whatever_order_each_message_is_written_about_once(store: Store) -> None:
