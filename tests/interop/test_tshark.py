@@ -1,11 +1,12 @@
 """tshark, an independent decoder, reads every packet that we write, and finds in it what we put there."""
 
 import json
+from functools import partial
 from typing import Any
 
 import pytest
 import vectors
-from test_mqtt_encode import NAMES, encoded
+from mqtt_rows import NAMES, encoded
 
 from headwater.mqtt import packets, packets_server, spec
 from tests.interop.tshark import colons, encoded_packets, flat
@@ -91,7 +92,7 @@ def seen(tmp_path_factory: pytest.TempPathFactory) -> list[list[Row]]:
     hello = bytes(buf[: packets.encode_connect(buf, 0, 64, b"c", 60, True)])
     welcome = bytes(buf[: packets_server.encode_connack(buf, 0, 64, False, spec.ACCEPTED)])
     path = tmp_path_factory.mktemp("tshark") / "packets.pcap"
-    return encoded_packets(VECTORS, encoded, hello, welcome, path)
+    return encoded_packets(VECTORS, partial(encoded, 4), hello, welcome, path)
 
 
 @pytest.mark.needs_tshark

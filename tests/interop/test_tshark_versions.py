@@ -1,11 +1,12 @@
 """tshark, an independent decoder, reads every packet of MQTT 3.1 and 5.0 that we write, with every property."""
 
 import json
+from functools import partial
 from typing import Any
 
 import pytest
 import vectors
-from packets5 import IDENTIFIERS, NAMES, encoded
+from mqtt_rows import IDENTIFIERS, NAMES, encoded
 
 from headwater.mqtt import packets as mqtt
 from headwater.mqtt import packets_server, spec, spec5
@@ -112,7 +113,7 @@ def seen(tmp_path_factory: pytest.TempPathFactory) -> list[list[Fields]]:
     )
     welcome = bytes(buf[: packets_server.encode_connack(buf, 0, 64, False, 0, b"\0")])
     path = tmp_path_factory.mktemp("tshark") / "packets.pcap"
-    return encoded_packets(VECTORS, encoded, hello, welcome, path)
+    return encoded_packets(VECTORS, partial(encoded, 5), hello, welcome, path)
 
 
 @pytest.mark.needs_tshark

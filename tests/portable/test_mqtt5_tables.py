@@ -5,7 +5,7 @@ What is allowed where is taken from the vectors, which were written out from the
 """
 
 import vectors
-from packets5 import NAMES
+from mqtt_rows import NAMES
 
 from headwater import errors
 from headwater.mqtt import packets, packets_server, spec, spec5

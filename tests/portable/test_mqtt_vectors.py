@@ -1,23 +1,27 @@
-# heap: 1M
-# heap: 16M
-"""The shared MQTT vectors through the decoders and both sessions: whole, in pieces, with bytes behind.
+# heap: 2M
+"""The shared MQTT vectors of every version through the codec, and 3.1.1's through both sessions.
 
-Whatever the pieces and the size of the receive buffer, a packet has one outcome.
+Packets come whole, in pieces, and with bytes behind. Whatever the pieces and the size of the receive buffer, a packet
+has one outcome.
 """
 
 import vectors
+from mqtt_rows import FILES as LEVELS
+from mqtt_rows import NAMES, connect_fields, cursor, encoded, expected, fields, outcome, wanted
+from mqtt_rows import rows as rows_of
+from rows import each
 
 from headwater import errors
 from headwater.connection import CLOSING, ERROR, ONLINE
-from headwater.mqtt import packets, packets_server, spec
+from headwater.mqtt import packets, spec
 from headwater.mqtt.server import ServerSession
 from headwater.mqtt.session import ClientSession
 from headwater.mqtt.streaming import stream_to
-from headwater.reasons import REASONS, reason
+from headwater.names5 import PROPERTIES
+from headwater.reasons import REASONS
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from typing import Any
 
     from headwater.mqtt.packets import Packet
@@ -26,138 +30,17 @@ if TYPE_CHECKING:
 
     Row = dict[str, Any]
 
-NAMES = (
-    "",
-    "CONNECT",
-    "CONNACK",
-    "PUBLISH",
-    "PUBACK",
-    "PUBREC",
-    "PUBREL",
-    "PUBCOMP",
-    "SUBSCRIBE",
-    "SUBACK",
-    "UNSUBSCRIBE",
-    "UNSUBACK",
-    "PINGREQ",
-    "PINGRESP",
-    "DISCONNECT",
-    "",
-)
 # What is wrong with a packet, as opposed to when it comes.
 MALFORMED = (
-    errors.E_LENGTH,
-    errors.E_TYPE,
-    errors.E_FLAGS,
-    errors.E_RX_QOS,
-    errors.E_SIZE,
-    errors.E_FIELD,
-    errors.E_UTF8,
-    errors.E_RX_TOPIC,
-    errors.E_PACKET_ID,
-    errors.E_PROTOCOL,
-    errors.E_CODE,
-    errors.E_TRUNCATED,
-)
+    errors.E_LENGTH, errors.E_TYPE, errors.E_FLAGS, errors.E_RX_QOS, errors.E_SIZE, errors.E_FIELD, errors.E_UTF8,
+    errors.E_RX_TOPIC, errors.E_PACKET_ID, errors.E_PROTOCOL, errors.E_CODE, errors.E_TRUNCATED,
+)  # fmt: skip
+MALFORMED5 = (errors.E_PROPERTY, errors.E_REPEATED, errors.E_VALUE)
 # Receive buffers: the smallest there is, one that is no multiple of eight, a board's, and one that holds every row.
 SIZES = (16, 61, 512, 80000)
 PIECES = (1, 7, 100000)
 # A packet that follows another one, and what it delivers.
 BEHIND = b"\x30\x05\x00\x01z!!"
-
-
-def rows() -> "Iterator[tuple[Row, bytes]]":
-    for row in vectors.rows("mqtt", "packets"):
-        yield row, vectors.unhex(row["hex"])
-
-
-def text(buf: "Bytes", at: int, end: int) -> "str | None":
-    return str(buf[at:end], "utf-8") if at >= 0 else None
-
-
-def connect_fields(p: "Packet", c: "Connect") -> "dict[str, object]":
-    buf = bytes(p.buf)
-    will: dict[str, object] | None = None
-    if c.will_topic_at >= 0:
-        will = {
-            "topic": text(buf, c.will_topic_at, c.will_topic_end),
-            "message": buf[c.will_payload_at : c.will_payload_end],
-            "qos": c.will_qos(),
-            "retain": c.will_retain(),
-        }
-    return {
-        "type": "CONNECT",
-        "protocol_name": text(buf, p.body + 2, p.body + 6),
-        "protocol_level": c.level,
-        "clean_session": c.clean_start(),
-        "keep_alive": c.keep_alive,
-        "client_id": text(buf, c.client_id_at, c.client_id_end),
-        "will": will,
-        "user_name": text(buf, c.user_at, c.user_end),
-        "password": buf[c.password_at : c.password_end] if c.password_at >= 0 else None,
-    }
-
-
-def fields(p: "Packet") -> "dict[str, object]":
-    """What a decoded packet says, as the vector file writes it."""
-    kind = NAMES[p.kind()]
-    buf = p.buf
-    if kind == "CONNECT":
-        c = packets_server.Connect()
-        assert packets_server.decode_connect(p, c) == 0
-        return connect_fields(p, c)
-    if kind == "CONNACK":
-        return {"type": kind, "session_present": p.session_present, "return_code": p.code}
-    if kind == "PUBLISH":
-        return {
-            "type": kind,
-            "dup": p.dup(),
-            "qos": p.qos(),
-            "retain": p.retain(),
-            "topic": p.topic_bytes(),
-            "packet_id": p.packet_id or None,
-            "payload": p.payload_bytes(),
-        }
-    if kind == "SUBACK":
-        return {"type": kind, "packet_id": p.packet_id, "return_codes": list(buf[p.payload_at : p.end])}
-    if kind in ("SUBSCRIBE", "UNSUBSCRIBE"):
-        found: list[object] = []
-        qos = packets_server.next_filter(p)
-        while qos >= 0:
-            name = text(buf, p.topic_at, p.topic_end)
-            found.append({"filter": name, "qos": qos} if kind == "SUBSCRIBE" else name)
-            qos = packets_server.next_filter(p)
-        assert len(found) == p.code
-        return {"type": kind, "packet_id": p.packet_id, "filters": found}
-    if kind in ("PINGREQ", "PINGRESP", "DISCONNECT"):
-        return {"type": kind}
-    return {"type": kind, "packet_id": p.packet_id}
-
-
-def expected(row: "Row") -> "dict[str, object]":
-    """A row's packet with its notations expanded."""
-    want = dict(row["packet"])
-    if want["type"] == "PUBLISH":
-        want["topic"] = vectors.text_of(want, "topic")
-        want.pop("topic_hex", None)
-        want["payload"] = vectors.unhex(want["payload"])
-    if want["type"] == "CONNECT":
-        want["client_id"] = str(vectors.text_of(want, "client_id"), "utf-8")
-        want.pop("client_id_hex", None)
-    if want.get("password") is not None:
-        want["password"] = vectors.unhex(want["password"])
-    if want.get("will") is not None:
-        want["will"] = dict(want["will"])
-        want["will"]["message"] = vectors.unhex(want["will"]["message"])
-    return want
-
-
-def outcome(p: "Packet", at: int, end: int) -> "tuple[str, int]":
-    """What the decoder says of ``buf[at:end]``: ("ok", length), or (reason, offset in the packet)."""
-    stop = packets_server.decode_packet(p, at, end)
-    if stop > 0:
-        return "ok", stop - at
-    return (reason(stop), p.bad_at - at) if stop else ("truncated", end - at)
 
 
 def code_of(row: "Row") -> int:
@@ -166,76 +49,124 @@ def code_of(row: "Row") -> int:
 
 
 def test_rows_are_complete() -> None:
-    names = set()
-    kinds = set()
-    reasons = set()
-    for row, data in rows():
-        assert row["name"] not in names, row["name"]
-        names.add(row["name"])
-        assert row["section"]
-        assert data
-        assert ("packet" in row) != ("error" in row), row["name"]
-        if "packet" in row:
-            kinds.add(row["packet"]["type"])
-        else:
-            reasons.add(row["error"]["reason"])
-            assert 0 <= row["error"]["offset"] <= len(data), row["name"]
-    assert kinds == set(NAMES) - {""}
-    missing = {REASONS[code][0] for code in MALFORMED} - reasons
-    assert not missing, missing
+    """Every packet, every error, and every property in every packet that it may stand in."""
+    for level, kinds_of in ((4, NAMES[1:15]), (5, NAMES[1:])):
+        names, kinds, reasons = set(), set(), set()
+        stand: set[tuple[str, str]] = set()
+        for name, row, data in rows_of(level):
+            assert name not in names, name
+            names.add(name)
+            assert row["section"] and data, name
+            assert ("packet" in row) != ("error" in row), name
+            if "error" in row:
+                reasons.add(row["error"]["reason"])
+                assert 0 <= row["error"]["offset"] <= len(data), name
+                continue
+            packet = row["packet"]
+            kinds.add(packet["type"])
+            for ident, _ in packet.get("properties", ()):
+                stand.add((packet["type"], ident))
+            for ident, _ in (packet.get("will") or {}).get("properties", ()):
+                stand.add(("", ident))
+        assert kinds == set(kinds_of)
+        missing = {REASONS[code][0] for code in MALFORMED + (MALFORMED5 if level == 5 else ())} - reasons
+        assert not missing, missing
+        if level == 5:
+            assert len(stand) == 64, len(stand)
+            assert {ident for _, ident in stand} == set(PROPERTIES.values())
 
 
 def test_decode_whole() -> None:
-    for row, data in rows():
-        p = packets.Packet(data)
-        got = outcome(p, 0, len(data))
-        if "error" in row:
-            assert got == (row["error"]["reason"], row["error"]["offset"]), (row["name"], got)
-        else:
-            assert got == ("ok", len(data)), (row["name"], got)
-            assert fields(p) == expected(row), (row["name"], fields(p))
+    """Alone, and between other bytes."""
+    for level in LEVELS:
+
+        def decode(name: str, row: "Row", data: bytes, level: int = level) -> None:
+            assert outcome(level, cursor(level, data), 0, len(data)) == wanted(row, data)
+            surrounded = [(b"", b"")]
+            if wanted(row, data)[0] != "truncated":
+                surrounded += [
+                    (b"\x55\xaa\x30", behind) for behind in (b"\x00", b"\xff\xff", BEHIND, data[:100])
+                ]
+            for before, behind in surrounded:
+                whole = before + data + behind
+                p = cursor(level, whole)
+                assert outcome(level, p, len(before), len(whole)) == wanted(row, data), behind
+                if "packet" in row:
+                    assert fields(level, p) == expected(row), fields(level, p)
+
+        each(rows_of(level), decode)
 
 
 def test_decode_byte_by_byte() -> None:
-    for row, data in rows():
-        p = packets.Packet(data)
-        final = outcome(p, 0, len(data))
-        n = 0
-        while n < len(data):
-            got = outcome(p, 0, n)
-            if got != ("truncated", n):
-                # An error may show before the packet is whole, and then stays what it is.
-                assert got == final and final[0] != "ok", (row["name"], n, got)
-            n += 1
+    for level in LEVELS:
 
+        def decode(name: str, row: "Row", data: bytes, level: int = level) -> None:
+            if level == 5 and len(data) > 2000:
+                return
+            p = cursor(level, data)
+            final = outcome(level, p, 0, len(data))
+            for n in range(len(data)):
+                got = outcome(level, p, 0, n)
+                if got != ("truncated", n):
+                    # An error may show before the packet is whole, and then stays what it is.
+                    assert got == final and final[0] != "ok", (n, got)
 
-def test_decode_with_bytes_behind_and_before() -> None:
-    for row, data in rows():
-        if "error" in row and row["error"]["reason"] == "truncated":
-            continue
-        want = outcome(packets.Packet(data), 0, len(data))
-        for behind in (b"\x00", b"\xff\xff", BEHIND, data[:100]):
-            whole = b"\x55\xaa\x30" + data + behind
-            p = packets.Packet(whole)
-            assert outcome(p, 3, len(whole)) == want, row["name"]
-            if "packet" in row and row["packet"]["type"] != "CONNECT":
-                assert fields(p) == expected(row), row["name"]
+        each(rows_of(level), decode)
 
 
 def test_a_decoder_is_reusable() -> None:
     """What a packet before has left in the cursor does not show in the next."""
-    longest = 1000
-    buf = bytearray(longest)
-    p = packets.Packet(buf)
-    for row, data in rows():
-        if len(data) > longest:
-            continue
-        buf[: len(data)] = data
-        got = outcome(p, 0, len(data))
-        if "error" in row:
-            assert got == (row["error"]["reason"], row["error"]["offset"]), row["name"]
-        else:
-            assert fields(p) == expected(row), row["name"]
+    for level in LEVELS:
+        buf = bytearray(1000)
+        p = cursor(level, buf)
+
+        def decode(name: str, row: "Row", data: bytes, level: int = level, p: "Packet" = p) -> None:
+            if len(data) > len(p.buf):
+                return
+            p.buf[: len(data)] = data  # type: ignore[index]
+            assert outcome(level, p, 0, len(data)) == wanted(row, data)
+            if "packet" in row:
+                assert fields(level, p) == expected(row)
+
+        each(rows_of(level), decode)
+
+
+def test_what_is_the_same_is_read_the_same() -> None:
+    """3.1.1's packets, but for CONNECT, are 3.1's; its reserved flags are not looked at."""
+    for name, row, data in rows_of(4):
+        if data[0] >> 4 != spec.CONNECT and row.get("error", {}).get("reason") != "bad_flags":
+            ends = [outcome(level, cursor(level, data), 0, len(data)) for level in (3, 4)]
+            assert ends[0] == ends[1], name
+
+
+def test_encode() -> None:
+    """With just the room it needs, and with any less; what is written is read back."""
+    for level in LEVELS:
+
+        def encode(name: str, row: "Row", level: int = level) -> None:
+            want = vectors.unhex(row["hex"])
+            n = len(want)
+            buf = bytearray(b"\x55" * (n + 8))
+            end = encoded(level, row["call"], row["arguments"], buf, 3, n + 3)
+            assert end == n + 3 and buf[3:end] == want, (end, buf[3:end])
+            # Nothing is written before or behind, and the buffer is as long as it was.
+            assert buf[:3] == b"\x55" * 3 and buf[end:] == b"\x55" * 5 and len(buf) == n + 8
+            buf = bytearray(b"\x55" * (n + 8))
+            for limit in range(3, n + 3 if n <= 300 else 0):
+                end = encoded(level, row["call"], row["arguments"], buf, 3, limit)
+                assert end == errors.E_TOO_LARGE, (limit, end)
+                assert buf[limit:] == b"\x55" * (n + 8 - limit), limit
+            p = cursor(level, want)
+            assert outcome(level, p, 0, n) == ("ok", n)
+            if level == 5 and p.kind() not in (spec.CONNECT, spec.PINGREQ, spec.PINGRESP):
+                properties = [[name, value] for name, value in row["arguments"]["properties"]]
+                assert fields(5, p)["properties"] == properties
+            if level == 4 and row["call"] == "publish":
+                a = row["arguments"]
+                topic, payload = vectors.text_of(a, "topic"), vectors.unhex(a["payload"])
+                assert packets.publish_size(topic, payload, a["qos"]) == n
+
+        each([(row["name"], row) for row in vectors.rows(LEVELS[level], "encode")], encode)
 
 
 # -- sessions ----------------------------------------------------------------------------------------------------------
@@ -252,7 +183,7 @@ class Sink:
 
     def open(self, p: "Packet", size: int) -> bool:
         assert self._payload is None
-        self._fields = fields(p)
+        self._fields = fields(4, p)
         self._size = size
         self._payload = bytearray()
         return True
@@ -280,7 +211,7 @@ class Side:
         self.got: list[dict[str, object]] = []
         self.connects: list[dict[str, object]] = []
         self.online: list[bool] = []
-        session.on_message = lambda p: self.got.append(fields(p))
+        session.on_message = lambda p: self.got.append(fields(4, p))
         stream_to(session, Sink(self.got))
         if isinstance(session, ServerSession):
             session.on_connect = self._on_connect
@@ -406,7 +337,7 @@ def check_row(side: Side, row: "Row", data: bytes, piece: int, behind: bool) -> 
         return
     want = expected(row)
     if kind == spec.PUBLISH:
-        head = header_size(data) + 2 + len(want["topic"]) + (2 if want["qos"] else 0)  # type: ignore[arg-type]
+        head = header_size(data) + 2 + len(want["topic"]) + (2 if want["qos"] else 0)
         assert status == 0, (where, status)
         if head > capacity:
             assert s.skipped == 1 and len(side.got) == follows, where
@@ -416,7 +347,7 @@ def check_row(side: Side, row: "Row", data: bytes, piece: int, behind: bool) -> 
     if len(data) > capacity:
         assert status == errors.E_RX_TOO_LARGE, (where, status)
         return
-    if kind == spec.SUBACK and len(want["return_codes"]) != 1:  # type: ignore[arg-type]
+    if kind == spec.SUBACK and len(want["return_codes"]) != 1:
         # One filter is asked for at a time.
         assert status == errors.E_SIZE, where
         return
@@ -442,15 +373,16 @@ def check_row(side: Side, row: "Row", data: bytes, piece: int, behind: bool) -> 
 
 def check_rows(side: Side) -> None:
     server = isinstance(side.session, ServerSession)
-    for row, data in rows():
-        if not takes(server, data[0]):
-            continue
-        for piece in PIECES:
+
+    def check(name: str, row: "Row", data: bytes) -> None:
+        for piece in PIECES if takes(server, data[0]) else ():
             if (piece == 1 and len(data) > 2000) or (piece < 100 and len(data) > 20000):
                 continue
             check_row(side, row, data, piece, False)
-            if piece > 1 and ("error" not in row or row["error"]["reason"] != "truncated"):
+            if piece > 1 and wanted(row, data)[0] != "truncated":
                 check_row(side, row, data, piece, True)
+
+    each(rows_of(4), check)
 
 
 def _session(server: bool, size: int) -> Side:
@@ -459,37 +391,14 @@ def _session(server: bool, size: int) -> Side:
     return Side(ClientSession(b"c", keep_alive=0, clean_start=False, rx_size=size, tx_size=64))
 
 
-def test_client_smallest_buffer() -> None:
-    check_rows(_session(False, SIZES[0]))
+def test_a_client_takes_the_vectors() -> None:
+    each(SIZES, lambda size: check_rows(_session(False, size)))
 
 
-def test_client_odd_buffer() -> None:
-    check_rows(_session(False, SIZES[1]))
-
-
-def test_client_usual_buffer() -> None:
-    check_rows(_session(False, SIZES[2]))
-
-
-def test_client_large_buffer() -> None:
-    check_rows(_session(False, SIZES[3]))
-
-
-def test_server_smallest_buffer() -> None:
-    # CONNECT does not fit into 16 bytes: only that it is refused, and broken packets, can be seen.
+def test_a_server_takes_the_vectors() -> None:
+    each(SIZES[1:], lambda size: check_rows(_session(True, size)))
+    # CONNECT does not fit into the smallest buffer: only that it is refused, and broken packets, can be seen.
     side = _session(True, SIZES[0])
-    for row, data in rows():
+    for _, row, data in rows_of(4):
         if data[0] >> 4 == spec.CONNECT:
             check_row(side, row, data, 3, False)
-
-
-def test_server_odd_buffer() -> None:
-    check_rows(_session(True, SIZES[1]))
-
-
-def test_server_usual_buffer() -> None:
-    check_rows(_session(True, SIZES[2]))
-
-
-def test_server_large_buffer() -> None:
-    check_rows(_session(True, SIZES[3]))

@@ -6,16 +6,18 @@ import vectors
 
 from headwater.mqtt import packets, packets_server, spec, spec5
 from headwater.mqtt import properties as props
+from headwater.mqtt.properties import Packet5
 from headwater.names5 import PROPERTIES
+from headwater.reasons import reason
 from headwater.wire import get_u16
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from typing import Any
 
     from headwater.mqtt.packets import Packet
     from headwater.mqtt.packets_server import Connect
-    from headwater.mqtt.properties import Packet5
     from headwater.types import Bytes
 
     Row = dict[str, Any]
@@ -24,8 +26,38 @@ NAMES = (
     "", "CONNECT", "CONNACK", "PUBLISH", "PUBACK", "PUBREC", "PUBREL", "PUBCOMP",
     "SUBSCRIBE", "SUBACK", "UNSUBSCRIBE", "UNSUBACK", "PINGREQ", "PINGRESP", "DISCONNECT", "AUTH",
 )  # fmt: skip
+#: By protocol level: the vector file, and the protocol name and level of CONNECT.
+FILES = {3: "mqtt31", 4: "mqtt", 5: "mqtt5"}
+PROTOCOLS = {3: spec.PROTOCOL_31, 4: packets.PROTOCOL, 5: spec5.PROTOCOL}
 IDENTIFIERS = {name: ident for ident, name in PROPERTIES.items()}
 ACKNOWLEDGEMENTS = ("PUBACK", "PUBREC", "PUBREL", "PUBCOMP")
+
+
+def rows(level: int) -> "Iterator[tuple[str, Row, bytes]]":
+    """The packets of a version: name, row, bytes."""
+    for row in vectors.rows(FILES[level], "packets"):
+        yield row["name"], row, vectors.unhex(row["hex"])
+
+
+def cursor(level: int, data: "Bytes") -> "Packet":
+    """A cursor over packets of a version."""
+    p = Packet5(data) if level == 5 else packets.Packet(data)
+    if level == 3:
+        p.flags = spec.FLAGS_31
+    return p
+
+
+def outcome(level: int, p: "Packet", at: int, end: int) -> "tuple[str, int]":
+    """What the decoder says of ``buf[at:end]``: ("ok", length), or (reason, offset in the packet)."""
+    stop = packets_server.decode_packet(p, at, end, PROTOCOLS[level])
+    if stop > 0:
+        return "ok", stop - at
+    return (reason(stop), p.bad_at - at) if stop else ("truncated", end - at)
+
+
+def wanted(row: "Row", data: bytes) -> "tuple[str, int]":
+    """The outcome that a row demands."""
+    return (row["error"]["reason"], row["error"]["offset"]) if "error" in row else ("ok", len(data))
 
 
 def block(buf: "Bytes", at: int) -> bytes:
@@ -93,39 +125,43 @@ def connect_fields(p: "Packet", c: "Connect") -> "Row":
     return fields
 
 
-def _filters(p: "Packet5") -> "list[object]":
-    subscribing = p.kind() == spec.SUBSCRIBE
+def _filter(name: "str | None", options: int, five: bool) -> "Row":
+    if not five:
+        return {"filter": name, "qos": options}
+    return {
+        "filter": name,
+        "qos": options & 3,
+        "no_local": options & spec5.NO_LOCAL != 0,
+        "retain_as_published": options & spec5.RETAIN_AS_PUBLISHED != 0,
+        "retain_handling": options >> spec5.RETAIN_HANDLING_SHIFT,
+    }
+
+
+def _filters(p: "Packet", five: bool) -> "list[object]":
     found: list[object] = []
     options = packets_server.next_filter(p)
     while options >= 0:
         name = _text(p.buf, p.topic_at, p.topic_end)
-        found.append(
-            {
-                "filter": name,
-                "qos": options & 3,
-                "no_local": options & spec5.NO_LOCAL != 0,
-                "retain_as_published": options & spec5.RETAIN_AS_PUBLISHED != 0,
-                "retain_handling": options >> spec5.RETAIN_HANDLING_SHIFT,
-            }
-            if subscribing
-            else name
-        )
+        found.append(_filter(name, options, five) if p.kind() == spec.SUBSCRIBE else name)
         options = packets_server.next_filter(p)
     assert len(found) == p.code
     return found
 
 
-def fields(p: "Packet5") -> "Row":
+def fields(level: int, p: "Any") -> "Row":
     """What a decoded packet says, as the vector file writes it."""
     kind = NAMES[p.kind()]
+    five = level == 5
     if kind == "CONNECT":
-        c = packets_server.Connect((spec5.PROTOCOL,))
+        c = packets_server.Connect((PROTOCOLS[level],))
         assert packets_server.decode_connect(p, c) == 0
         return connect_fields(p, c)
     said: Row = {"type": kind}
-    if kind in ("PINGREQ", "PINGRESP"):
+    if kind in ("PINGREQ", "PINGRESP") or (kind == "DISCONNECT" and not five):
         return said
-    said["properties"] = properties(p.buf, p.props_at, p.props_end)
+    if five:
+        said["properties"] = properties(p.buf, p.props_at, p.props_end)
+    code = "reason_code" if five else "return_code"
     if kind == "PUBLISH":
         said["dup"] = p.dup()
         said["qos"] = p.qos()
@@ -134,16 +170,16 @@ def fields(p: "Packet5") -> "Row":
         said["packet_id"] = p.packet_id or None
         said["payload"] = p.payload_bytes()
         return said
-    if kind in ("CONNACK", "DISCONNECT", "AUTH") or kind in ACKNOWLEDGEMENTS:
-        said["reason_code"] = p.code
     if kind == "CONNACK":
         said["session_present"] = p.session_present
     elif kind not in ("DISCONNECT", "AUTH"):
         said["packet_id"] = p.packet_id
-    if kind in ("SUBACK", "UNSUBACK"):
-        said["reason_codes"] = list(p.buf[p.payload_at : p.end])
+    if kind == "CONNACK" or (five and (kind in ("DISCONNECT", "AUTH") or kind in ACKNOWLEDGEMENTS)):
+        said[code] = p.code
+    elif kind == "SUBACK" or (five and kind == "UNSUBACK"):
+        said[code + "s"] = list(p.buf[p.payload_at : p.end])
     elif kind in ("SUBSCRIBE", "UNSUBSCRIBE"):
-        said["filters"] = _filters(p)
+        said["filters"] = _filters(p, five)
     return said
 
 
@@ -154,6 +190,9 @@ def expected(row: "Row") -> "Row":
         want["topic"] = vectors.text_of(want, "topic")
         want.pop("topic_hex", None)
         want["payload"] = vectors.unhex(want["payload"])
+    if want["type"] == "CONNECT":
+        want["client_id"] = str(vectors.text_of(want, "client_id"), "utf-8")
+        want.pop("client_id_hex", None)
     if want.get("password") is not None:
         want["password"] = vectors.unhex(want["password"])
     if want.get("will") is not None:
@@ -181,48 +220,44 @@ def encoded_properties(rows: "list[list[Any]]") -> "Bytes":
     return made.block
 
 
-def encoded(call: str, a: "Row", buf: bytearray, at: int, limit: int) -> int:
+def _utf8(text: "str | None") -> "bytes | None":
+    return None if text is None else text.encode()
+
+
+def encoded(level: int, call: str, a: "Row", buf: bytearray, at: int, limit: int) -> int:
     """Call an encoder with a row's arguments."""
     if call == "bare":
         return packets.encode_bare(buf, at, limit, NAMES.index(a["type"]))
-    made = encoded_properties(a["properties"])
+    five = level == 5
+    made: tuple[Any, ...] = (encoded_properties(a["properties"]),) if five else ()
+    code = "reason_code" if five else "return_code"
     if call == "publish":
         head = 0x30 | (8 if a["dup"] else 0) | a["qos"] << 1 | (1 if a["retain"] else 0)
-        topic = a["topic"].encode()
-        return packets.encode_publish(
-            buf, at, limit, topic, vectors.unhex(a["payload"]), head, a["packet_id"], made
-        )
-    if call == "acknowledge":
-        kind = NAMES.index(a["type"])
-        return props.encode_reason(buf, at, limit, kind, a["packet_id"], a["reason_code"], made)
-    if call == "disconnect":
-        return props.encode_reason(buf, at, limit, spec.DISCONNECT, 0, a["reason_code"], made)
-    if call == "auth":
-        return props.encode_reason(buf, at, limit, spec5.AUTH, 0, a["reason_code"], made)
+        topic, payload = vectors.text_of(a, "topic"), vectors.unhex(a["payload"])
+        return packets.encode_publish(buf, at, limit, topic, payload, head, a["packet_id"], *made)
+    if call in ("acknowledge", "disconnect", "auth"):
+        kind = NAMES.index(a["type"] if call == "acknowledge" else call.upper())
+        if not five:
+            return packets.encode_ack(buf, at, limit, kind, a["packet_id"])
+        return props.encode_reason(buf, at, limit, kind, a.get("packet_id", 0), a[code], *made)
     if call == "connect":
         will = a["will"] or {"topic": None, "message": "", "qos": 0, "retain": False, "properties": []}
-        return packets.encode_connect(
-            buf,
-            at,
-            limit,
-            a["client_id"].encode(),
-            a["keep_alive"],
-            a["clean_start"],
-            None if will["topic"] is None else will["topic"].encode(),
-            vectors.unhex(will["message"]),
-            will["qos"],
-            will["retain"],
-            None if a["user_name"] is None else a["user_name"].encode(),
-            None if a["password"] is None else vectors.unhex(a["password"]),
-            spec5.PROTOCOL,
-            made,
-            encoded_properties(will["properties"]),
-        )
+        password = None if a["password"] is None else vectors.unhex(a["password"])
+        start = a["clean_start" if five else "clean_session"]
+        if five:
+            made += (encoded_properties(will["properties"]),)
+        made = (will["qos"], will["retain"], _utf8(a["user_name"]), password, PROTOCOLS[level]) + made
+        message = vectors.unhex(will["message"])
+        made = (a["client_id"].encode(), a["keep_alive"], start, _utf8(will["topic"]), message) + made
+        return packets.encode_connect(buf, at, limit, *made)
     if call in ("subscribe", "unsubscribe"):
-        options = a["options"] if call == "subscribe" else -1
-        return packets.encode_subscribe(buf, at, limit, a["packet_id"], a["filter"].encode(), options, made)
+        options = -1 if call == "unsubscribe" else a["options" if five else "qos"]
+        return packets.encode_subscribe(
+            buf, at, limit, a["packet_id"], vectors.text_of(a, "filter"), options, *made
+        )
     if call == "connack":
-        return packets_server.encode_connack(buf, at, limit, a["session_present"], a["reason_code"], made)
-    kind = NAMES.index(call.upper())
-    codes = bytes(a["reason_codes"])
-    return packets_server.encode_suback(buf, at, limit, a["packet_id"], codes, made, kind)
+        return packets_server.encode_connack(buf, at, limit, a["session_present"], a[code], *made)
+    if five:
+        made += (NAMES.index(call.upper()),)
+    codes = bytes(a[code + "s"])
+    return packets_server.encode_suback(buf, at, limit, a["packet_id"], codes, *made)
