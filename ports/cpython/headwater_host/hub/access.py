@@ -14,7 +14,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
 
-from headwater_host.hub.errors import NOT_AUTHORIZED, RefusedError
+from headwater.mqtt import spec5
+from headwater_host.hub.errors import RefusedError
 
 Address = IPv4Address | IPv6Address
 Network = IPv4Network | IPv6Network
@@ -148,5 +149,5 @@ class Access:
         if not self.allows(kind, topic, user, peer):
             about = f" {topic!r}" if topic is not None else ""
             raise RefusedError(
-                NOT_AUTHORIZED, f"{kind}{about} is not allowed for {user or 'anonymous clients'}"
+                spec5.NOT_AUTHORIZED, f"{kind}{about} is not allowed for {user or 'anonymous clients'}"
             )

@@ -10,11 +10,11 @@ from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 from headwater.fmq import spec
+from headwater.mqtt import spec5
 from headwater_host.hub import frames
 from headwater_host.hub.access import covers
 from headwater_host.hub.clients import Client, Subscribed
 from headwater_host.hub.config import ClientLimits
-from headwater_host.hub.errors import QUOTA_EXCEEDED
 from headwater_host.hub.groups import Groups, Lane, Member, Opening
 from headwater_host.hub.metrics import Metric
 from headwater_host.hub.storage import Delivery, Message, Store
@@ -207,7 +207,7 @@ class Subscriber(Member):
         most_bytes = _UNREAD * self._limits.unread + store.retained_bytes
         if count > MOST_WAITING + len(store.retained) or self.waiting_bytes > most_bytes:
             if connection is not None:
-                connection.close(QUOTA_EXCEEDED, "messages come faster than they are read")
+                connection.close(spec5.QUOTA_EXCEEDED, "messages come faster than they are read")
             return
         self.writable()
         if (self._waiting or self._late) and connection is not None:

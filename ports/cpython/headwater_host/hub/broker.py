@@ -9,6 +9,7 @@ from functools import partial
 from headwater.fmq import spec
 from headwater.fmq.frames import Frame
 from headwater.fmq.names import TYPES
+from headwater.mqtt import spec5
 from headwater_host.hub import frames
 from headwater_host.hub.access import Access, Address
 from headwater_host.hub.broadcast import Broadcasts
@@ -16,13 +17,7 @@ from headwater_host.hub.clients import Client, Clients
 from headwater_host.hub.config import HubConfig
 from headwater_host.hub.connection import Connection, Shared
 from headwater_host.hub.consume import Consumers
-from headwater_host.hub.errors import (
-    KEEP_ALIVE_TIMEOUT,
-    PROTOCOL_ERROR,
-    QUOTA_EXCEEDED,
-    SERVER_SHUTTING_DOWN,
-    RefusedError,
-)
+from headwater_host.hub.errors import RefusedError
 from headwater_host.hub.groups import Groups
 from headwater_host.hub.login import Login
 from headwater_host.hub.memory import Memory
@@ -220,9 +215,9 @@ class Broker:
         kind = f.head >> 4
         handler = self._handlers.get(kind)
         if connection.client is None and kind != spec.AUTH:
-            raise RefusedError(PROTOCOL_ERROR, "AUTH must be accepted first")
+            raise RefusedError(spec5.PROTOCOL_ERROR, "AUTH must be accepted first")
         if handler is None:
-            raise RefusedError(PROTOCOL_ERROR, f"this hub does not support {TYPES[kind]}")
+            raise RefusedError(spec5.PROTOCOL_ERROR, f"this hub does not support {TYPES[kind]}")
         handler(connection, f, ident)
         if kind in _STORED:
             connection.asked = self.store.seq
@@ -313,13 +308,13 @@ class Broker:
             return
         if connection.client is None:
             if now - connection.since > limits.login:
-                connection.close(KEEP_ALIVE_TIMEOUT, "no AUTH has come in time")
+                connection.close(spec5.KEEP_ALIVE_TIMEOUT, "no AUTH has come in time")
         elif connection.stuck is not None and now - connection.stuck > limits.stalled:
             connection.abort()
         elif connection.unfinished and now - connection.heard > limits.stalled:
-            connection.close(KEEP_ALIVE_TIMEOUT, "the rest of a frame has not come in time")
+            connection.close(spec5.KEEP_ALIVE_TIMEOUT, "the rest of a frame has not come in time")
         elif connection.patience and now - connection.heard > connection.patience and not connection.held:
-            connection.close(KEEP_ALIVE_TIMEOUT)
+            connection.close(spec5.KEEP_ALIVE_TIMEOUT)
 
     def _look_at_storage(self, now: float) -> None:
         """Close connections whose answers have waited too long for a disk. Their clients keep what is not acknowledged,
@@ -339,16 +334,16 @@ class Broker:
             if client is not None and not connection.ready:
                 # It was never let in, so its will is not published.
                 self._wills.keep(client, None)
-                connection.close(QUOTA_EXCEEDED, self.unable)
+                connection.close(spec5.QUOTA_EXCEEDED, self.unable)
             elif self.durable.keeps_waiting(connection):
-                connection.close(QUOTA_EXCEEDED, self.unable)
+                connection.close(spec5.QUOTA_EXCEEDED, self.unable)
 
     def stop(self) -> None:
         """Tell every client that the hub ends, and take nothing more."""
         self._ticker.cancel()
         self.shared.tasks.cancel()
         for connection in list(self.connections):
-            connection.close(SERVER_SHUTTING_DOWN)
+            connection.close(spec5.SERVER_SHUTTING_DOWN)
         self._users.close()
 
 

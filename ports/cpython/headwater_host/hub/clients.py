@@ -4,15 +4,10 @@ import base64
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple, Protocol
 
+from headwater.mqtt import spec5
 from headwater_host.hub.conditions import Selection
 from headwater_host.hub.config import ClientLimits
-from headwater_host.hub.errors import (
-    CLIENT_IDENTIFIER_NOT_VALID,
-    NO_SUBSCRIPTION_EXISTED,
-    QUOTA_EXCEEDED,
-    SESSION_TAKEN_OVER,
-    RefusedError,
-)
+from headwater_host.hub.errors import RefusedError
 from headwater_host.hub.storage import Sessions, Subscription
 
 
@@ -115,7 +110,7 @@ class Client:
         """Return a subscription of this client. Raises RefusedError."""
         found = self.subscriptions.get(number & 0xFFFFFFFF)
         if found is None or found.number != number:
-            raise RefusedError(NO_SUBSCRIPTION_EXISTED, "there is no such subscription")
+            raise RefusedError(spec5.NO_SUBSCRIPTION_EXISTED, "there is no such subscription")
         return found
 
 
@@ -155,9 +150,9 @@ class Clients:
         before = self.by_name.get(name)
         if before is not None:
             if before.user != user:
-                raise RefusedError(CLIENT_IDENTIFIER_NOT_VALID, "this client id is another user's")
+                raise RefusedError(spec5.CLIENT_IDENTIFIER_NOT_VALID, "this client id is another user's")
             if before.connection is not None:
-                before.connection.close(SESSION_TAKEN_OVER, "another connection has this client id")
+                before.connection.close(spec5.SESSION_TAKEN_OVER, "another connection has this client id")
             before = self.by_name.get(name)
         if before is not None:
             if before.kept and not clean:
@@ -166,7 +161,7 @@ class Clients:
             self.end(before)
         sessions, limit = self._sessions, self._limits.sessions
         if not clean and len(sessions) >= limit:
-            raise RefusedError(QUOTA_EXCEEDED, f"there are {len(sessions)} sessions already")
+            raise RefusedError(spec5.QUOTA_EXCEEDED, f"there are {len(sessions)} sessions already")
         if name and name not in sessions.clients and len(sessions.clients) >= limit:
             self._forget_oldest()
         return Client(name, sessions.process(name), user, kept=not clean), False
@@ -176,7 +171,7 @@ class Clients:
         sessions = self._sessions
         oldest = next((name for name in sessions.clients if name not in self.by_name), None)
         if oldest is None:
-            raise RefusedError(QUOTA_EXCEEDED, f"there are {len(sessions.clients)} clients already")
+            raise RefusedError(spec5.QUOTA_EXCEEDED, f"there are {len(sessions.clients)} clients already")
         sessions.forget(oldest)
 
     def accept(self, client: Client) -> None:

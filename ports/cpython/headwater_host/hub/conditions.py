@@ -18,9 +18,10 @@ from collections.abc import Callable, Collection
 from decimal import Decimal
 from typing import Any, NamedTuple
 
+from headwater.mqtt import spec5
 from headwater_host.fmq.kinds import Pairs
 from headwater_host.fmq.values import MalformedValueError, decode
-from headwater_host.hub.errors import TOPIC_FILTER_INVALID, RefusedError
+from headwater_host.hub.errors import RefusedError
 from headwater_host.hub.storage import Message
 
 LONGEST = 4096
@@ -56,7 +57,7 @@ class ConditionError(RefusedError):
     """A malformed condition. ``column`` is where, from 1."""
 
     def __init__(self, column: int, text: str):
-        super().__init__(TOPIC_FILTER_INVALID, f"column {column}: {text}")
+        super().__init__(spec5.TOPIC_FILTER_INVALID, f"column {column}: {text}")
         self.column = column
 
 

@@ -13,19 +13,13 @@ from headwater.errors import E_RX_TOO_LARGE
 from headwater.fmq.frames import Frame, decode_fields, decode_header
 from headwater.fmq.ids import MORE, id_end
 from headwater.fmq.names import TYPES
+from headwater.mqtt import spec5
 from headwater_host.fmq.usual import usual
 from headwater_host.hub import access, frames
 from headwater_host.hub.access import Access
 from headwater_host.hub.clients import Client
 from headwater_host.hub.config import ClientLimits
-from headwater_host.hub.errors import (
-    MALFORMED_PACKET,
-    PACKET_TOO_LARGE,
-    PROTOCOL_ERROR,
-    QUOTA_EXCEEDED,
-    UNSPECIFIED_ERROR,
-    RefusedError,
-)
+from headwater_host.hub.errors import RefusedError
 from headwater_host.hub.memory import Memory
 from headwater_host.hub.metrics import Metric
 from headwater_host.hub.observer import Observer
@@ -255,19 +249,19 @@ class Connection(asyncio.Protocol):
             self.refuse(TYPES[f.head >> 4], ident, error)
         except Exception:
             _logger.exception("a frame of %s could not be handled", self.peer)
-            self.close(UNSPECIFIED_ERROR)
+            self.close(spec5.UNSPECIFIED_ERROR)
 
     def refuse(self, kind: str, ident: bytes, error: RefusedError) -> None:
         """Answer a request with a reason code; a protocol error ends the connection."""
         self._shared.refused.add(1, kind)
-        if error.reason == PROTOCOL_ERROR:
+        if error.reason == spec5.PROTOCOL_ERROR:
             self.close(error.reason, str(error), ident)
         else:
             self.send(frames.refusal(ident, error.reason, str(error)))
 
     def _malformed(self, bad: int, data: bytes, at: int, end: int) -> None:
         """Answer a malformed frame under its id or that of AUTH, and close. ``end``: the end of its body, if known."""
-        reason = PACKET_TOO_LARGE if bad == E_RX_TOO_LARGE else MALFORMED_PACKET
+        reason = spec5.PACKET_TOO_LARGE if bad == E_RX_TOO_LARGE else spec5.MALFORMED_PACKET
         stop = id_end(data, at + 1, len(data))
         self._shared.malformed.add()
         if self._shared.observer is not None and self.client is not None:
@@ -365,7 +359,7 @@ class Connection(asyncio.Protocol):
         else:
             self.hold()
             text = "the hub holds too much, and most of it for this client"
-            self._loop.call_soon(self.close, QUOTA_EXCEEDED, text)
+            self._loop.call_soon(self.close, spec5.QUOTA_EXCEEDED, text)
 
     # -- the end -----------------------------------------------------------------------------------------------------
 

@@ -6,20 +6,14 @@ from collections.abc import Callable
 
 from headwater.fmq import spec
 from headwater.fmq.frames import Frame
+from headwater.mqtt import spec5
 from headwater_host.fmq.values import encode
 from headwater_host.hub import frames, requests
 from headwater_host.hub.clients import Client, Subscribed
 from headwater_host.hub.conditions import Selection
 from headwater_host.hub.config import ClientLimits
 from headwater_host.hub.connection import Connection
-from headwater_host.hub.errors import (
-    NO_MATCHING_SUBSCRIBERS,
-    PACKET_IDENTIFIER_IN_USE,
-    QUOTA_EXCEEDED,
-    SESSION_TAKEN_OVER,
-    TOPIC_FILTER_INVALID,
-    RefusedError,
-)
+from headwater_host.hub.errors import RefusedError
 from headwater_host.hub.groups import Groups, Lane, Member, Opening
 from headwater_host.hub.metrics import Metric
 from headwater_host.hub.registry import Registry
@@ -149,7 +143,7 @@ class Consumers:
         client = connection.client
         assert client is not None
         if ident in self._consumers(client):
-            raise RefusedError(PACKET_IDENTIFIER_IN_USE, "there is a CONSUME with this id")
+            raise RefusedError(spec5.PACKET_IDENTIFIER_IN_USE, "there is a CONSUME with this id")
         if f.head & spec.ONCE:
             self._on_once(connection, client, f, ident)
             return
@@ -159,8 +153,8 @@ class Consumers:
         for kind in ("SUBSCRIBE", "CONSUME"):
             connection.check(kind, subscribed.subscription.topic)
         if not subscribed.subscription.group:
-            raise RefusedError(TOPIC_FILTER_INVALID, "a subscription without a group needs no CONSUME")
-        self.end(client, asked.number, SESSION_TAKEN_OVER)
+            raise RefusedError(spec5.TOPIC_FILTER_INVALID, "a subscription without a group needs no CONSUME")
+        self.end(client, asked.number, spec5.SESSION_TAKEN_OVER)
         most = self._limits.window
         window = min(asked.window or most, most) if f.head & spec.NEEDACK else 0
         self._join(client, Consumer(self, client, subscribed, ident, window))
@@ -173,7 +167,7 @@ class Consumers:
             return
         count = len(self._consumers(client))
         if count >= self._limits.subscriptions:
-            raise RefusedError(QUOTA_EXCEEDED, f"{count} CONSUMEs of this client are waiting already")
+            raise RefusedError(spec5.QUOTA_EXCEEDED, f"{count} CONSUMEs of this client are waiting already")
         self._registry.require_named(wish.topic)
         subscribed = Subscribed(wish, Selection(wish.tags, wish.condition), 0)
         window = 1 if f.head & spec.NEEDACK else 0
@@ -267,11 +261,11 @@ class Consumers:
     def overdue(self, now: float) -> None:
         """Refuse each CONSUME with ONCE whose time is up."""
         while self._waiting and (consumer := next(iter(self._waiting))).deadline <= now:
-            consumer.end(NO_MATCHING_SUBSCRIBERS)
+            consumer.end(spec5.NO_MATCHING_SUBSCRIBERS)
 
     def topic_gone(self, topic: str) -> None:
         """End consumers of a topic that is about to be deleted, but not those of a filter that matches it."""
         for group in self.groups.interested(topic):
             for member in list(group.members):
                 if isinstance(member, Consumer) and member.pattern == topic:
-                    member.end(TOPIC_FILTER_INVALID)
+                    member.end(spec5.TOPIC_FILTER_INVALID)

@@ -1,49 +1,6 @@
-"""Errors of the hub. ``refusals`` says when each reason code is sent."""
+"""The errors of the hub. ``refusals`` says when each reason code is sent."""
 
-from headwater.mqtt.spec5 import (
-    BAD_USER_NAME_OR_PASSWORD,
-    CLIENT_IDENTIFIER_NOT_VALID,
-    IMPLEMENTATION_SPECIFIC_ERROR,
-    KEEP_ALIVE_TIMEOUT,
-    MALFORMED_PACKET,
-    NO_MATCHING_SUBSCRIBERS,
-    NO_SUBSCRIPTION_EXISTED,
-    NOT_AUTHORIZED,
-    PACKET_IDENTIFIER_IN_USE,
-    PACKET_TOO_LARGE,
-    PAYLOAD_FORMAT_INVALID,
-    PROTOCOL_ERROR,
-    QUOTA_EXCEEDED,
-    SERVER_SHUTTING_DOWN,
-    SESSION_TAKEN_OVER,
-    TOPIC_FILTER_INVALID,
-    TOPIC_NAME_INVALID,
-    UNSPECIFIED_ERROR,
-)
 from headwater.names5 import code_name
-
-__all__ = [
-    "BAD_USER_NAME_OR_PASSWORD",
-    "CLIENT_IDENTIFIER_NOT_VALID",
-    "IMPLEMENTATION_SPECIFIC_ERROR",
-    "KEEP_ALIVE_TIMEOUT",
-    "MALFORMED_PACKET",
-    "NOT_AUTHORIZED",
-    "NO_MATCHING_SUBSCRIBERS",
-    "NO_SUBSCRIPTION_EXISTED",
-    "PACKET_IDENTIFIER_IN_USE",
-    "PACKET_TOO_LARGE",
-    "PAYLOAD_FORMAT_INVALID",
-    "PROTOCOL_ERROR",
-    "QUOTA_EXCEEDED",
-    "SERVER_SHUTTING_DOWN",
-    "SESSION_TAKEN_OVER",
-    "TOPIC_FILTER_INVALID",
-    "TOPIC_NAME_INVALID",
-    "UNSPECIFIED_ERROR",
-    "RefusedError",
-    "StorageError",
-]
 
 
 class RefusedError(Exception):

@@ -7,16 +7,11 @@ from dataclasses import dataclass
 from functools import partial
 
 from headwater.fmq.frames import Frame
+from headwater.mqtt import spec5
 from headwater_host.hub import frames, requests
 from headwater_host.hub.clients import Client, Clients, Will
 from headwater_host.hub.connection import Connection, Shared
-from headwater_host.hub.errors import (
-    BAD_USER_NAME_OR_PASSWORD,
-    CLIENT_IDENTIFIER_NOT_VALID,
-    PROTOCOL_ERROR,
-    QUOTA_EXCEEDED,
-    RefusedError,
-)
+from headwater_host.hub.errors import RefusedError
 from headwater_host.hub.publish import check_size
 from headwater_host.hub.registry import check_ours
 from headwater_host.hub.users import Users
@@ -48,11 +43,11 @@ class Login:
     def on_auth(self, connection: Connection, f: Frame, ident: bytes) -> None:
         """Begin a login. Nothing else is taken from the connection until it is answered."""
         if connection.auth_id:
-            raise RefusedError(PROTOCOL_ERROR, "a connection sends AUTH once")
+            raise RefusedError(spec5.PROTOCOL_ERROR, "a connection sends AUTH once")
         connection.auth_id = ident
         refusal = self.refusal(connection)
         if refusal:
-            self._refuse(connection, QUOTA_EXCEEDED, refusal)
+            self._refuse(connection, spec5.QUOTA_EXCEEDED, refusal)
             return
         request, payload = requests.auth(f)
         connection.hold()
@@ -69,7 +64,9 @@ class Login:
             if request.user is not None or request.password is not None:
                 password = (request.password or "").encode()
                 if not await self.users.verify(request.user or "", password, connection.peer):
-                    raise RefusedError(BAD_USER_NAME_OR_PASSWORD, "the user name or the password is wrong")
+                    raise RefusedError(
+                        spec5.BAD_USER_NAME_OR_PASSWORD, "the user name or the password is wrong"
+                    )
             connection.login = None
             if connection.closed is None:
                 self._accept(connection, ident, request, payload)
@@ -119,4 +116,4 @@ def _check_id(name: str, *, clean: bool) -> None:
         text = "a session that is kept needs a client id"
     else:
         return
-    raise RefusedError(CLIENT_IDENTIFIER_NOT_VALID, text)
+    raise RefusedError(spec5.CLIENT_IDENTIFIER_NOT_VALID, text)

@@ -7,9 +7,10 @@ from typing import Protocol
 
 from headwater.fmq import spec
 from headwater.fmq.frames import Frame
+from headwater.mqtt import spec5
 from headwater_host.hub import frames, requests
 from headwater_host.hub.connection import Connection
-from headwater_host.hub.errors import PACKET_TOO_LARGE, RefusedError
+from headwater_host.hub.errors import RefusedError
 from headwater_host.hub.metrics import Metric
 from headwater_host.hub.observer import Durable, Observer
 from headwater_host.hub.registry import Registry, check_ours
@@ -39,7 +40,9 @@ def check_size(size: int, limit: int) -> None:
     """Raise RefusedError when a message, its topic's name included, would not fit a frame of ``limit`` bytes to a
     client."""
     if size > limit - _GROWS:
-        raise RefusedError(PACKET_TOO_LARGE, f"the message has {size} bytes; at most {limit - _GROWS} fit")
+        raise RefusedError(
+            spec5.PACKET_TOO_LARGE, f"the message has {size} bytes; at most {limit - _GROWS} fit"
+        )
 
 
 def process_of(ident: bytes) -> int:

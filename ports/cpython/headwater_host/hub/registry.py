@@ -2,8 +2,9 @@
 
 from collections.abc import Callable
 
+from headwater.mqtt import spec5
 from headwater_host.fmq.hashes import hash_of
-from headwater_host.hub.errors import TOPIC_NAME_INVALID, RefusedError
+from headwater_host.hub.errors import RefusedError
 from headwater_host.hub.storage import Store
 from headwater_host.hub.topics import check_topic, is_literal
 
@@ -15,7 +16,7 @@ def check_ours(topic: str) -> None:
     """Raise RefusedError when clients may not register, or publish to, a topic of this name."""
     check_topic(topic)
     if topic.startswith(OWN):
-        raise RefusedError(TOPIC_NAME_INVALID, "topics that begin with $ are the hub's")
+        raise RefusedError(spec5.TOPIC_NAME_INVALID, "topics that begin with $ are the hub's")
 
 
 class Registry:
@@ -45,7 +46,7 @@ class Registry:
             self._hashes = {hash_of(name): name for name in self._store.topics}
         name = self._hashes.get(topic)
         if name is None:
-            raise RefusedError(TOPIC_NAME_INVALID, "there is no topic with this hash")
+            raise RefusedError(spec5.TOPIC_NAME_INVALID, "there is no topic with this hash")
         return name
 
     def require(self, name: str) -> None:
@@ -53,7 +54,7 @@ class Registry:
         if name in self._store.topics:
             return
         if not self._automatic:
-            raise RefusedError(TOPIC_NAME_INVALID, f"there is no topic {name!r}")
+            raise RefusedError(spec5.TOPIC_NAME_INVALID, f"there is no topic {name!r}")
         self.register(name, 1)
 
     def require_named(self, pattern: str) -> None:
@@ -80,7 +81,7 @@ class Registry:
     def unregister(self, name: str) -> None:
         """Delete a topic. Raises RefusedError when there is none."""
         if name not in self._store.topics:
-            raise RefusedError(TOPIC_NAME_INVALID, f"there is no topic {name!r}")
+            raise RefusedError(spec5.TOPIC_NAME_INVALID, f"there is no topic {name!r}")
         self._gone(name)
         self._store.unregister(name)
         self.known.discard(name)

@@ -12,22 +12,13 @@ from functools import partial
 from headwater.fmq import spec
 from headwater.fmq.frames import Frame
 from headwater.fmq.ids import id_end
+from headwater.mqtt import spec5
 from headwater_host.fmq.values import encode
 from headwater_host.hub import frames, requests
 from headwater_host.hub.clients import Client, Subscribed
 from headwater_host.hub.config import ClientLimits
 from headwater_host.hub.connection import Connection
-from headwater_host.hub.errors import (
-    IMPLEMENTATION_SPECIFIC_ERROR,
-    NO_MATCHING_SUBSCRIBERS,
-    PACKET_IDENTIFIER_IN_USE,
-    PACKET_TOO_LARGE,
-    PAYLOAD_FORMAT_INVALID,
-    QUOTA_EXCEEDED,
-    TOPIC_FILTER_INVALID,
-    UNSPECIFIED_ERROR,
-    RefusedError,
-)
+from headwater_host.hub.errors import RefusedError
 from headwater_host.hub.metrics import Metrics, Traffic
 from headwater_host.hub.observer import Durable
 from headwater_host.hub.storage import Message, Subscription
@@ -44,7 +35,7 @@ _LONGEST_TEXT = 256
 def check_responder(wish: Subscription) -> None:
     """Raise RefusedError when a subscription to calls names a group."""
     if wish.group and wish.topic.startswith(SERVED):
-        raise RefusedError(TOPIC_FILTER_INVALID, "a responder subscribes without a group")
+        raise RefusedError(spec5.TOPIC_FILTER_INVALID, "a responder subscribes without a group")
 
 
 #: Answers a call itself, with its id and arguments: a procedure that the hub provides.
@@ -156,7 +147,7 @@ class Calls:
         for subscribed in client.subscriptions.values():
             self.leave(client, subscribed)
         for call in list(responder.asked.values()):
-            self._fail(call, "lost", IMPLEMENTATION_SPECIFIC_ERROR, "the responder is gone")
+            self._fail(call, "lost", spec5.IMPLEMENTATION_SPECIFIC_ERROR, "the responder is gone")
         for call in list(responder.waiting.values()):
             message = call.message
             assert message is not None
@@ -174,20 +165,20 @@ class Calls:
         client, limits = connection.client, self._limits
         assert client is not None
         if not is_literal(wish.topic) or wish.condition:
-            raise RefusedError(TOPIC_FILTER_INVALID, "a call names one topic, and has no condition")
+            raise RefusedError(spec5.TOPIC_FILTER_INVALID, "a call names one topic, and has no condition")
         arguments = requests.arguments(f)
         procedure = self._procedures.get(wish.topic)
         if procedure is not None:
             procedure(connection, ident, arguments)
             return
         if ident in self._open:
-            raise RefusedError(PACKET_IDENTIFIER_IN_USE, "there is a call with this id")
+            raise RefusedError(spec5.PACKET_IDENTIFIER_IN_USE, "there is a call with this id")
         count = len(self._of.get(client, ()))
         if count >= limits.calls or len(self._open) >= limits.all_calls:
-            raise RefusedError(QUOTA_EXCEEDED, f"{count} calls of this client are in progress")
+            raise RefusedError(spec5.QUOTA_EXCEEDED, f"{count} calls of this client are in progress")
         message = Message(0, ident, SERVED + wish.topic, 0, wish.tags, arguments, 0, False, 0)
         if len(encode(message.topic)) + requests.tags_size(f) + len(arguments) > limits.frame:
-            raise RefusedError(PACKET_TOO_LARGE, "the call is too long for the responder")
+            raise RefusedError(spec5.PACKET_TOO_LARGE, "the call is too long for the responder")
         call = Call(ident, client, self._clock() + limits.rpc, message, self._pick(message))
         self._open[ident] = call
         self._of.setdefault(client, {})[ident] = call
@@ -202,11 +193,11 @@ class Calls:
         ]
         if not able:
             topic = message.topic.removeprefix(SERVED)
-            raise RefusedError(NO_MATCHING_SUBSCRIBERS, f"there is no responder for {topic!r}")
+            raise RefusedError(spec5.NO_MATCHING_SUBSCRIBERS, f"there is no responder for {topic!r}")
         found = min(able, key=Responder.burden)
         full = found.waiting and found.waiting_bytes + message.held > _UNREAD * self._limits.unread
         if found.count >= self._limits.calls or full:
-            raise RefusedError(QUOTA_EXCEEDED, "every responder has as many calls as may wait")
+            raise RefusedError(spec5.QUOTA_EXCEEDED, "every responder has as many calls as may wait")
         return found
 
     def _hand(self, call: Call, message: Message) -> None:
@@ -248,17 +239,19 @@ class Calls:
         result = requests.payload(f)
         stop = id_end(result, 0, len(result))
         if stop <= 0:
-            raise RefusedError(PAYLOAD_FORMAT_INVALID, "a reply begins with the id of its call")
+            raise RefusedError(spec5.PAYLOAD_FORMAT_INVALID, "a reply begins with the id of its call")
         responder = self.responders.get(client)
         call = responder.asked.get(result[:stop]) if responder is not None else None
         if call is None:
-            raise RefusedError(NO_MATCHING_SUBSCRIBERS, "no call of this responder waits for this reply")
+            raise RefusedError(
+                spec5.NO_MATCHING_SUBSCRIBERS, "no call of this responder waits for this reply"
+            )
         qos = f.qos()
         self._traffic.received.add(1, str(qos))
         caller = call.caller.connection
         assert caller is not None
         if caller.unread > _UNREAD * self._limits.unread:
-            self._fail(call, "refused", QUOTA_EXCEEDED, "results come faster than they are read")
+            self._fail(call, "refused", spec5.QUOTA_EXCEEDED, "results come faster than they are read")
         else:
             self._end(call, "answered")
             body = frames.message(None, requests.tags(f), result[stop:])
@@ -275,7 +268,7 @@ class Calls:
         if call is None or not f.code:
             return
         text = requests.refusal_text(f).encode()[:_LONGEST_TEXT].decode(errors="ignore")
-        reason = f.code if f.code >= UNSPECIFIED_ERROR else IMPLEMENTATION_SPECIFIC_ERROR
+        reason = f.code if f.code >= spec5.UNSPECIFIED_ERROR else spec5.IMPLEMENTATION_SPECIFIC_ERROR
         self._fail(call, "refused", reason, text)
 
     def overdue(self, now: float) -> None:
@@ -284,7 +277,7 @@ class Calls:
             call = next(iter(self._open.values()))
             if call.deadline > now:
                 break
-            self._fail(call, "late", IMPLEMENTATION_SPECIFIC_ERROR, "no answer has come in time")
+            self._fail(call, "late", spec5.IMPLEMENTATION_SPECIFIC_ERROR, "no answer has come in time")
 
     def _fail(self, call: Call, outcome: str, reason: int, text: str) -> None:
         self._end(call, outcome)

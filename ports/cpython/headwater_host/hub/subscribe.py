@@ -6,6 +6,7 @@ from functools import partial
 from headwater.fmq.frames import Frame
 from headwater.fmq.names import TYPES
 from headwater.fmq.spec import SUBSCRIBE
+from headwater.mqtt import spec5
 from headwater_host.hub import frames, requests
 from headwater_host.hub.broadcast import Broadcasts
 from headwater_host.hub.clients import Client, Subscribed, cost
@@ -13,7 +14,7 @@ from headwater_host.hub.conditions import Selection
 from headwater_host.hub.config import ClientLimits
 from headwater_host.hub.connection import Connection
 from headwater_host.hub.consume import Consumers
-from headwater_host.hub.errors import QUOTA_EXCEEDED, TOPIC_FILTER_INVALID, UNSPECIFIED_ERROR, RefusedError
+from headwater_host.hub.errors import RefusedError
 from headwater_host.hub.groups import Groups
 from headwater_host.hub.registry import OWN, Registry
 from headwater_host.hub.rpc import Calls, check_responder
@@ -31,7 +32,7 @@ def read_wish(registry: Registry, f: Frame) -> Subscription:
     topic, group = check_filter(registry.name(wish.topic)), wish.group
     if len(group) > LONGEST_GROUP or group.startswith(OWN) or not group.isprintable():
         text = f"a group's name is printable text of at most {LONGEST_GROUP} characters that does not begin with $"
-        raise RefusedError(TOPIC_FILTER_INVALID, text)
+        raise RefusedError(spec5.TOPIC_FILTER_INVALID, text)
     return Subscription(0, topic, tuple(wish.tags), wish.condition, group)
 
 
@@ -65,7 +66,7 @@ class Subscriptions:
         known = client.subscriptions.get(serial)
         more = cost(subscription) - (cost(known.subscription) if known else 0)
         if more > 0 and self.held + more > self.limits.all_subscriptions:
-            raise RefusedError(QUOTA_EXCEEDED, "there is no room for more subscriptions")
+            raise RefusedError(spec5.QUOTA_EXCEEDED, "there is no room for more subscriptions")
         since = known.since if known else self.store.seq
         subscribed = Subscribed(subscription, selection, client.number(serial), since)
         connection.hold()
@@ -88,7 +89,7 @@ class Subscriptions:
             connection.refuse(TYPES[SUBSCRIBE], ident, error)
             return
         except Exception:
-            connection.close(UNSPECIFIED_ERROR)
+            connection.close(spec5.UNSPECIFIED_ERROR)
             raise
         if client.is_over:
             return
@@ -120,7 +121,7 @@ class Subscriptions:
                 return serial
         count = len(client.subscriptions)
         if count >= self.limits.subscriptions:
-            raise RefusedError(QUOTA_EXCEEDED, f"this client has {count} subscriptions already")
+            raise RefusedError(spec5.QUOTA_EXCEEDED, f"this client has {count} subscriptions already")
         return max(client.subscriptions, default=0) + 1
 
     def on_unsubscribe(self, connection: Connection, f: Frame, ident: bytes) -> None:

@@ -5,11 +5,12 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Callable
 from typing import Any
 
+from headwater.mqtt import spec5
 from headwater_host.fmq.values import MalformedValueError, decode_at, encode
 from headwater_host.hub import frames
 from headwater_host.hub.access import covers
 from headwater_host.hub.connection import Connection
-from headwater_host.hub.errors import PAYLOAD_FORMAT_INVALID, RefusedError
+from headwater_host.hub.errors import RefusedError
 from headwater_host.hub.storage import Store
 from headwater_host.hub.topics import check_filter
 
@@ -76,10 +77,10 @@ def _read(arguments: bytes) -> tuple[str | None, str | None]:
             value, at = decode_at(arguments, at, len(arguments))
             given.append(value)
     except MalformedValueError as error:
-        raise RefusedError(PAYLOAD_FORMAT_INVALID, str(error)) from None
+        raise RefusedError(spec5.PAYLOAD_FORMAT_INVALID, str(error)) from None
     pattern, after = [*given, None, None][:2]
     if len(given) > 2 or not all(value is None or isinstance(value, str) for value in given):
         raise RefusedError(
-            PAYLOAD_FORMAT_INVALID, "the arguments are a filter, and the topic to continue after"
+            spec5.PAYLOAD_FORMAT_INVALID, "the arguments are a filter, and the topic to continue after"
         )
     return check_filter(pattern) if pattern else None, after

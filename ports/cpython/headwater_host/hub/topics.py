@@ -8,8 +8,9 @@ not on the number of subscriptions.
 from collections.abc import Hashable, Iterator
 from typing import Generic, TypeVar
 
+from headwater.mqtt import spec5
 from headwater_host.errors import ArgumentError
-from headwater_host.hub.errors import QUOTA_EXCEEDED, TOPIC_FILTER_INVALID, TOPIC_NAME_INVALID, RefusedError
+from headwater_host.hub.errors import RefusedError
 from headwater_host.topics import filter_bytes, topic_bytes
 
 #: Levels of the longest topic or filter. The size of a tree depends on it.
@@ -23,8 +24,8 @@ def check_topic(topic: str) -> str:
     try:
         topic_bytes(topic)
     except ArgumentError as error:
-        raise RefusedError(TOPIC_NAME_INVALID, str(error)) from None
-    return _bounded(topic, TOPIC_NAME_INVALID)
+        raise RefusedError(spec5.TOPIC_NAME_INVALID, str(error)) from None
+    return _bounded(topic, spec5.TOPIC_NAME_INVALID)
 
 
 def check_filter(pattern: str) -> str:
@@ -34,8 +35,8 @@ def check_filter(pattern: str) -> str:
         if "\0" in pattern:
             raise ArgumentError(f"{pattern!r} is not a topic filter")
     except ArgumentError as error:
-        raise RefusedError(TOPIC_FILTER_INVALID, str(error)) from None
-    return _bounded(pattern, TOPIC_FILTER_INVALID)
+        raise RefusedError(spec5.TOPIC_FILTER_INVALID, str(error)) from None
+    return _bounded(pattern, spec5.TOPIC_FILTER_INVALID)
 
 
 def _bounded(text: str, reason: int) -> str:
@@ -195,12 +196,14 @@ class Names:
         if topic in self._names:
             return
         if len(self._names) >= self._limit and not anyway:
-            raise RefusedError(QUOTA_EXCEEDED, f"there are {len(self._names)} topics already")
+            raise RefusedError(spec5.QUOTA_EXCEEDED, f"there are {len(self._names)} topics already")
         if self._used + len(topic) > self._characters and not anyway:
-            raise RefusedError(QUOTA_EXCEEDED, f"the names of topics have {self._used} characters already")
+            raise RefusedError(
+                spec5.QUOTA_EXCEEDED, f"the names of topics have {self._used} characters already"
+            )
         levels = topic.split("/")
         if self._tree.nodes + self._tree.more(levels) > self._levels and not anyway:
-            raise RefusedError(QUOTA_EXCEEDED, f"there are {self._tree.nodes} levels of topics already")
+            raise RefusedError(spec5.QUOTA_EXCEEDED, f"there are {self._tree.nodes} levels of topics already")
         self._tree.at(levels)[None] = topic
         self._names.add(topic)
         self._used += len(topic)

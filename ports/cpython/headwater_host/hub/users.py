@@ -20,7 +20,8 @@ from collections.abc import Hashable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple
 
-from headwater_host.hub.errors import QUOTA_EXCEEDED, RefusedError
+from headwater.mqtt import spec5
+from headwater_host.hub.errors import RefusedError
 
 #: Parameters of a new hash: 2 ** ln rounds of blocks of r * 128 bytes, p times.
 LN, R, P = 15, 8, 3
@@ -71,13 +72,7 @@ class Hash(NamedTuple):
 def _digest(cost: Hash, password: bytes) -> bytes:
     memory = (128 * cost.r << cost.ln) + 128 * cost.r * cost.p + (1 << 20)
     return hashlib.scrypt(
-        password,
-        salt=cost.salt,
-        n=1 << cost.ln,
-        r=cost.r,
-        p=cost.p,
-        maxmem=memory,
-        dklen=len(cost.digest),
+        password, salt=cost.salt, n=1 << cost.ln, r=cost.r, p=cost.p, maxmem=memory, dklen=len(cost.digest)
     )
 
 
@@ -163,10 +158,10 @@ class Users:
             self._free -= 1
             return
         if sum(map(len, self._waiting.values())) >= self._most:
-            raise RefusedError(QUOTA_EXCEEDED, "too many logins at the same time")
+            raise RefusedError(spec5.QUOTA_EXCEEDED, "too many logins at the same time")
         queue = self._waiting.setdefault(address, deque())
         if len(queue) >= self._each:
-            raise RefusedError(QUOTA_EXCEEDED, "too many logins from this address at the same time")
+            raise RefusedError(spec5.QUOTA_EXCEEDED, "too many logins from this address at the same time")
         turn = asyncio.get_running_loop().create_future()
         queue.append(turn)
         try:

@@ -19,21 +19,14 @@ from itertools import chain, islice
 from os import PathLike, fspath
 from typing import NamedTuple
 
-from headwater_host.hub.errors import QUOTA_EXCEEDED, RefusedError, StorageError
+from headwater.mqtt import spec5
+from headwater_host.hub.errors import RefusedError, StorageError
 from headwater_host.hub.storage import follow, restore
 from headwater_host.hub.storage.cache import Cache
 from headwater_host.hub.storage.counters import Counters
 from headwater_host.hub.storage.file import File, explained
 from headwater_host.hub.storage.positions import Positions
-from headwater_host.hub.storage.records import (
-    HELD,
-    OVERHEAD,
-    Change,
-    Message,
-    last_seq,
-    row,
-    tags_text,
-)
+from headwater_host.hub.storage.records import HELD, OVERHEAD, Change, Message, last_seq, row, tags_text
 from headwater_host.hub.storage.removal import Removal
 from headwater_host.hub.storage.seen import SeenIds
 from headwater_host.hub.storage.sessions import Sessions
@@ -275,15 +268,15 @@ class Store:
     def _check_room(self, topic: Topic, size: int, retained: bool) -> None:
         """Make room for a message. Raises RefusedError when there is none."""
         if self._writer.waiting >= self.limits.waiting:
-            raise RefusedError(QUOTA_EXCEEDED, "too much waits for the disk")
+            raise RefusedError(spec5.QUOTA_EXCEEDED, "too much waits for the disk")
         before = self.retained.get(topic.name)
         held = self.retained_bytes + size - OVERHEAD + HELD - (before.held if before else 0)
         if retained and held > self.limits.retained:
-            raise RefusedError(QUOTA_EXCEEDED, "there is no room for more retained messages")
+            raise RefusedError(spec5.QUOTA_EXCEEDED, "there is no room for more retained messages")
         if self.topics.is_full(topic, size):
             may_drop = not topic.groups or self.limits.full == "drop" or topic.is_dead
             if not self._removal.make_room(topic, size, may_drop=may_drop):
-                raise RefusedError(QUOTA_EXCEEDED, f"there is no room in {topic.name!r}")
+                raise RefusedError(spec5.QUOTA_EXCEEDED, f"there is no room in {topic.name!r}")
 
     def read(self, topic: str, queue: int, after: int, limit: int) -> list[Message]:
         """Return messages of a queue behind a sequence number, at most ``limit``, without a group."""

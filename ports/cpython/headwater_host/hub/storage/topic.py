@@ -3,12 +3,8 @@
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from headwater_host.hub.errors import (
-    IMPLEMENTATION_SPECIFIC_ERROR,
-    QUOTA_EXCEEDED,
-    TOPIC_NAME_INVALID,
-    RefusedError,
-)
+from headwater.mqtt import spec5
+from headwater_host.hub.errors import RefusedError
 from headwater_host.hub.storage.queues import Position, Queue
 from headwater_host.hub.topics import Names, check_topic
 
@@ -103,7 +99,7 @@ class Topics(dict[str, Topic]):
         """Return a topic. Raises RefusedError."""
         topic = self.get(name)
         if topic is None:
-            raise RefusedError(TOPIC_NAME_INVALID, f"there is no topic {name!r}")
+            raise RefusedError(spec5.TOPIC_NAME_INVALID, f"there is no topic {name!r}")
         return topic
 
     def restore(self, number: int, name: str, queues: int) -> None:
@@ -117,11 +113,11 @@ class Topics(dict[str, Topic]):
         check_topic(name)
         topic = self.get(name)
         if not 1 <= queues <= self._limits.queues:
-            raise RefusedError(QUOTA_EXCEEDED, f"a topic has 1 to {self._limits.queues} queues")
+            raise RefusedError(spec5.QUOTA_EXCEEDED, f"a topic has 1 to {self._limits.queues} queues")
         before, groups = (len(topic.queues), len(topic.groups)) if topic is not None else (0, 0)
         if queues < before:
             text = f"{name!r} has {before} queues, and cannot have {queues}"
-            raise RefusedError(IMPLEMENTATION_SPECIFIC_ERROR, text)
+            raise RefusedError(spec5.IMPLEMENTATION_SPECIFIC_ERROR, text)
         if queues == before:
             return False
         self.check_room(queues - before, (queues - before) * groups)
@@ -130,9 +126,9 @@ class Topics(dict[str, Topic]):
     def check_room(self, queues: int, places: int) -> None:
         """Raise RefusedError when there cannot be so many more queues, and places of groups."""
         if self.queues + queues > self._limits.all_queues:
-            raise RefusedError(QUOTA_EXCEEDED, f"there are {self.queues} queues already")
+            raise RefusedError(spec5.QUOTA_EXCEEDED, f"there are {self.queues} queues already")
         if self.places + places > self._limits.places:
-            raise RefusedError(QUOTA_EXCEEDED, f"groups are in {self.places} queues already")
+            raise RefusedError(spec5.QUOTA_EXCEEDED, f"groups are in {self.places} queues already")
 
     def grow(self, name: str, number: int, queues: int) -> Topic:
         """Return a topic with so many queues; it gets ``number`` if it is new."""

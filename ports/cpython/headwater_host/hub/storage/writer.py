@@ -132,11 +132,7 @@ class Writer:
     next one has something to do; ``written`` is called with a batch that is on the disk."""
 
     def __init__(
-        self,
-        db: sqlite3.Connection,
-        seq: int,
-        settle: Callable[[], bool],
-        written: Callable[[Batch], None],
+        self, db: sqlite3.Connection, seq: int, settle: Callable[[], bool], written: Callable[[Batch], None]
     ):
         self._db = db
         self._settle = settle
