@@ -98,6 +98,33 @@ def filters(value: object) -> tuple[str, ...]:
     return names
 
 
+#: What values of a key are, and their conversion: the first arguments of ``Key``.
+Kind = tuple[str, Callable[[Any], Any]]
+TEXT: Kind = "a text", text
+FILE: Kind = "a file", path
+TRUTH: Kind = "true or false", truth
+COUNT: Kind = "a whole number above 0", whole(1, 1 << 40)
+SIZE: Kind = 'a number of bytes, or text such as "64 MiB"', size
+SECONDS: Kind = "a number of seconds above 0", seconds
+FILTERS: Kind = "a list of topic filters", filters
+
+
+def between(least: int, most: int) -> Kind:
+    """Return the kind of whole numbers from ``least`` to ``most``."""
+    return f"a whole number from {least} to {most}", whole(least, most)
+
+
+def one_of(*words: str) -> Kind:
+    """Return the kind of these texts."""
+
+    def convert(value: object) -> str:
+        if value not in words:
+            raise ValueError
+        return str(value)
+
+    return " or ".join(f'"{word}"' for word in words), convert
+
+
 def read_password(path: Path) -> bytes:
     """Return the first line of a file. Raises ConfigError."""
     try:

@@ -74,9 +74,7 @@ class BrokerSource(ClientSource):
         limits = Limits(queued_incoming=None, queued_outgoing=1)
         if protocol == FIRST:
             limits = replace(
-                limits,
-                receive_maximum=min(config.receive_maximum, _ANNOUNCED),
-                receive_limit=_RECEIVE_LIMIT,
+                limits, receive_maximum=min(config.receive_maximum, _ANNOUNCED), receive_limit=_RECEIVE_LIMIT
             )
         self.protocol = protocol
         # For this version: how many consecutive CONNECTs got no answer, and whether the broker has accepted one.

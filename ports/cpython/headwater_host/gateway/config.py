@@ -18,7 +18,18 @@ from headwater_host.gateway import mq_config
 from headwater_host.gateway.mq_config import MqConfig
 from headwater_host.hub import config as hub_config
 from headwater_host.hub.config import HubConfig
-from headwater_host.settings import ConfigError, Key, SettingsFile
+from headwater_host.settings import (
+    FILE,
+    FILTERS,
+    SECONDS,
+    TEXT,
+    TRUTH,
+    ConfigError,
+    Key,
+    SettingsFile,
+    between,
+    one_of,
+)
 from headwater_host.topics import filter_bytes
 
 DEFAULT_BAUD = 115200
@@ -208,12 +219,8 @@ _TOP = {
         settings.path,
         meaning="Directory of the capture log; required unless `--capture` is given",
     ),
-    "stats": Key("a file", settings.path, meaning="Statistics file (JSON), rewritten every second"),
-    "stats_seconds": Key(
-        "a number of seconds above 0",
-        settings.seconds,
-        meaning="Interval of statistics in the log; default: 60",
-    ),
+    "stats": Key(*FILE, meaning="Statistics file (JSON), rewritten every second"),
+    "stats_seconds": Key(*SECONDS, meaning="Interval of statistics in the log; default: 60"),
     "syncs_per_second": Key(
         "a whole number, 0 for no limit",
         settings.whole(*SYNC_RATES),
@@ -224,29 +231,13 @@ _TOP = {
         settings.whole(*SYNC_CREDITS),
         meaning="Maximum burst of disk syncs; default: 2000",
     ),
-    "group_readable": Key(
-        "true or false",
-        settings.truth,
-        meaning="Let the directory's group read recorded files; default: false",
-    ),
+    "group_readable": Key(*TRUTH, meaning="Let the directory's group read recorded files; default: false"),
 }
-
-
-def _protocol(value: object) -> str:
-    if value not in (MQTT, FMQ):
-        raise ValueError
-    return str(value)
-
-
-def _mqtt_version(value: object) -> str:
-    if value not in ("5.0", "3.1.1"):
-        raise ValueError
-    return str(value)
 
 
 _SERIAL = {
     "port": Key("a serial port", settings.text, required=True, meaning="Serial port"),
-    "protocol": Key('"mqtt" or "fmq"', _protocol, meaning="Protocol of the board; default: mqtt"),
+    "protocol": Key(*one_of(MQTT, FMQ), meaning="Protocol of the board; default: mqtt"),
     "baud": Key(
         f"a whole number, at least {_SLOWEST}",
         settings.whole(_SLOWEST, 20_000_000),
@@ -256,15 +247,9 @@ _SERIAL = {
 #: The keys of every server.
 _SERVER = {
     "host": Key("a host name or address", settings.text, required=True, meaning="Server"),
-    "port": Key(
-        "a whole number from 1 to 65535",
-        settings.whole(1, 65535),
-        meaning="Port; default: by protocol and TLS",
-    ),
-    "client_id": Key(
-        "a text", settings.text, meaning="Client identifier; default: fixed for host name and log"
-    ),
-    "username": Key("a text", settings.text, secret=True, meaning="User name"),
+    "port": Key(*between(1, 65535), meaning="Port; default: by protocol and TLS"),
+    "client_id": Key(*TEXT, meaning="Client identifier; default: fixed for host name and log"),
+    "username": Key(*TEXT, secret=True, meaning="User name"),
     "password_file": Key(
         "a file, the first line of which is the password",
         lambda v: settings.read_password(settings.path(v)),
@@ -276,12 +261,8 @@ _SERVER = {
         settings.whole(0, 65535),
         meaning="Keep-alive interval in seconds; default: 60",
     ),
-    "timeout": Key(
-        "a number of seconds above 0",
-        settings.seconds,
-        meaning="Timeout for connecting and for answers; default: 10",
-    ),
-    "tls": Key("true or false", settings.truth, meaning="Use TLS"),
+    "timeout": Key(*SECONDS, meaning="Timeout for connecting and for answers; default: 10"),
+    "tls": Key(*TRUTH, meaning="Use TLS"),
     "cafile": Key(
         "a file of CA certificates",
         settings.path,
@@ -292,7 +273,7 @@ _SERVER = {
     "server_name": Key(
         "a host name or address", settings.text, meaning="Name in the server's certificate; default: `host`"
     ),
-    "insecure": Key("true or false", settings.truth, meaning="Do not check the name in the certificate"),
+    "insecure": Key(*TRUTH, meaning="Do not check the name in the certificate"),
 }
 _BROKER = _SERVER | {
     "topics": Key(
@@ -305,33 +286,23 @@ _BROKER = _SERVER | {
         'a path, such as "/mqtt"', settings.text, meaning="Use MQTT over WebSocket at this path"
     ),
     "protocol": Key(
-        '"5.0" or "3.1.1"',
-        _mqtt_version,
-        meaning="MQTT version; default: 5.0, or 3.1.1 if the broker refuses it",
+        *one_of("5.0", "3.1.1"), meaning="MQTT version; default: 5.0, or 3.1.1 if the broker refuses it"
     ),
     "receive_maximum": Key(
-        "a whole number from 1 to 65535",
-        settings.whole(1, 65535),
-        meaning="Maximum of messages in flight with MQTT 5.0; default: 4096",
+        *between(1, 65535), meaning="Maximum of messages in flight with MQTT 5.0; default: 4096"
     ),
 }
 _FMQ = _SERVER | {
-    "topics": Key("a list of topic filters", settings.filters, required=True, meaning="Topics to consume"),
-    "group": Key("a text", settings.text, meaning="Consumer group; default: fixed for host name and log"),
-    "window": Key(
-        "a whole number from 1 to 1000",
-        settings.whole(1, 1000),
-        meaning="Maximum of unacknowledged messages; default: 1000",
-    ),
+    "topics": Key(*FILTERS, required=True, meaning="Topics to consume"),
+    "group": Key(*TEXT, meaning="Consumer group; default: fixed for host name and log"),
+    "window": Key(*between(1, 1000), meaning="Maximum of unacknowledged messages; default: 1000"),
 }
 _HUB = {
     "config": Key(
         "a file", lambda v: hub_config.load(settings.path(v)), meaning="Configuration file of the hub"
     ),
-    "storage": Key("a file", settings.path, meaning="Storage file; default: that of the hub"),
-    "port": Key(
-        "a whole number from 1 to 65535", settings.whole(1, 65535), meaning="Port on 127.0.0.1; default: 7760"
-    ),
+    "storage": Key(*FILE, meaning="Storage file; default: that of the hub"),
+    "port": Key(*between(1, 65535), meaning="Port on 127.0.0.1; default: 7760"),
 }
 _TABLES = {"serial": _SERIAL, "broker": _BROKER, "fmq": _FMQ}
 #: The keys of the file, by table, for the documentation.

@@ -100,12 +100,7 @@ class Follower:
     """
 
     def __init__(
-        self,
-        config: MqConfig,
-        directory: Path,
-        durable: Callable[[], int],
-        *,
-        group_readable: bool = False,
+        self, config: MqConfig, directory: Path, durable: Callable[[], int], *, group_readable: bool = False
     ):
         self._config = config
         self._directory = directory

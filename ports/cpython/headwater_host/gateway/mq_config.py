@@ -10,7 +10,17 @@ from headwater_host import settings
 from headwater_host.mq.fields import LARGEST, LARGEST_DEAD
 from headwater_host.mq.uplink.mqi import Channel
 from headwater_host.mq.uplink.uplink import UplinkConfig
-from headwater_host.settings import ConfigError, Key, SettingsFile
+from headwater_host.settings import (
+    FILE,
+    FILTERS,
+    SECONDS,
+    TRUTH,
+    ConfigError,
+    Key,
+    SettingsFile,
+    between,
+    one_of,
+)
 
 MQ, UPLINK = "mq", "mq.uplink"
 NOW, BEGINNING = "now", "beginning"
@@ -95,12 +105,6 @@ def _password(value: object) -> bytes:
     return found
 
 
-def _start(value: object) -> str:
-    if value not in (NOW, BEGINNING):
-        raise ValueError
-    return str(value)
-
-
 def _bytes(least: int, most: int) -> Key:
     check = settings.whole(least, most)
     text = f'a number of bytes from {least} to {most}, or text such as "64 MiB"'
@@ -109,19 +113,19 @@ def _bytes(least: int, most: int) -> Key:
 
 _QUEUE = Key("a queue's name: at most 48 letters, digits and . _ / %", _named(48))
 _MQ = {
-    "file": Key("a file", settings.path, required=True),
-    "topics": Key("a list of topic filters", settings.filters, required=True),
+    "file": Key(*FILE, required=True),
+    "topics": Key(*FILTERS, required=True),
     "queue": _QUEUE,
     "dead_letter_queue": _QUEUE,
     "format": Key("at most 8 characters of ASCII", _ascii(8)),
-    "ccsid": Key("a whole number from 1 to 65535", settings.whole(1, 65535)),
-    "start": Key(f'"{NOW}" or "{BEGINNING}"', _start),
-    "reassemble": Key("true or false", settings.truth),
+    "ccsid": Key(*between(1, 65535)),
+    "start": Key(*one_of(NOW, BEGINNING)),
+    "reassemble": Key(*TRUTH),
     "memory": _bytes(1 << 16, 1 << 40),
     "spill": _bytes(1 << 16, 1 << 50),
-    "timeout": Key("a number of seconds above 0", settings.seconds),
-    "open_groups": Key(f"a whole number from 1 to {_DEEPEST}", settings.whole(1, _DEEPEST)),
-    "depth": Key(f"a whole number from 1 to {_DEEPEST}", settings.whole(1, _DEEPEST)),
+    "timeout": Key(*SECONDS),
+    "open_groups": Key(*between(1, _DEEPEST)),
+    "depth": Key(*between(1, _DEEPEST)),
     "message_bytes": _bytes(1024, LARGEST_DEAD),
     # An empty file has 80 KB.
     "bytes": _bytes(1 << 20, 1 << 50),
@@ -141,9 +145,9 @@ _CHANNEL = {
 _UPLINK = _CHANNEL | {
     "queue": Key(_QUEUE.what, _QUEUE.convert, required=True),
     "record_queue": _QUEUE,
-    "batch": Key("a whole number from 1 to 9999", settings.whole(1, 9999)),
+    "batch": Key(*between(1, 9999)),
     "batch_bytes": _bytes(1024, LARGEST),
-    "idle": Key("a number of seconds above 0", settings.seconds),
+    "idle": Key(*SECONDS),
 }
 
 

@@ -91,12 +91,7 @@ class MqService:
     """The follower and the uplink of a gateway. Raises CommandError."""
 
     def __init__(
-        self,
-        config: MqConfig,
-        directory: Path,
-        durable: Callable[[], int],
-        *,
-        group_readable: bool = False,
+        self, config: MqConfig, directory: Path, durable: Callable[[], int], *, group_readable: bool = False
     ):
         # The file has one position in the log.
         self._lock = _Lock(config.file, "gateway", "another gateway fills the queue in")

@@ -105,13 +105,7 @@ class Source:
         now_ns = time.time_ns()
         mark, first_ns = self.received.mark(p, frame, now_ns)
         return self.recorder.record(
-            self.connection,
-            self.peer,
-            frame,
-            _level(p),
-            mark=mark,
-            first_ns=first_ns,
-            time_ns=now_ns,
+            self.connection, self.peer, frame, _level(p), mark=mark, first_ns=first_ns, time_ns=now_ns
         )
 
     def count(self, qos: int, size: int) -> None:

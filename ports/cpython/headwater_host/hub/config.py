@@ -16,7 +16,21 @@ from headwater_host.hub.errors import RefusedError
 from headwater_host.hub.storage import Limits
 from headwater_host.hub.topics import check_filter
 from headwater_host.hub.users import Hash
-from headwater_host.settings import ConfigError, Key, SettingsFile, path, size, text, truth, whole
+from headwater_host.settings import (
+    COUNT,
+    FILE,
+    SECONDS,
+    SIZE,
+    TRUTH,
+    ConfigError,
+    Key,
+    SettingsFile,
+    between,
+    one_of,
+    path,
+    seconds,
+    text,
+)
 
 #: The default port: without TLS, and with it.
 DEFAULT_PORTS = {False: 7760, True: 7761}
@@ -116,23 +130,8 @@ def on_port(config: HubConfig, port: int) -> HubConfig:
 # ---- values -------------------------------------------------------------------------------------------------
 
 
-def _seconds(value: object) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= 1e9:
-        raise ValueError
-    return float(value)
-
-
 def _seconds_or_ever(value: object) -> float:
-    return 0.0 if value == 0 and not isinstance(value, bool) else _seconds(value)
-
-
-def _one_of(*words: str) -> Callable[[object], str]:
-    def convert(value: object) -> str:
-        if value not in words:
-            raise ValueError
-        return str(value)
-
-    return convert
+    return 0.0 if value == 0 and not isinstance(value, bool) else seconds(value)
 
 
 def _list(of: Callable[[Any], Any]) -> Callable[[object], tuple[Any, ...]]:
@@ -181,48 +180,35 @@ def _checked(how: Callable[[str], Any]) -> Callable[[object], Any]:
 
 # ---- the keys --------------------------------------------------------------------------------------------------------
 
-_COUNT = "a whole number above 0"
-_SIZE = 'a number of bytes, or text such as "64 MiB"'
-_SECONDS = "a number of seconds above 0"
-_many, _port = whole(1, 1 << 40), whole(1, 65535)
+TOP = {"auto_register": Key(*TRUTH)}
+STORAGE = {"path": Key(*FILE), "group_readable": Key(*TRUTH)}
+METRICS = {"host": Key("an address", text), "port": Key(*between(1, 65535), required=True)}
+#: The fields that are sizes in bytes. Of the others, floats are seconds and whole numbers are counts.
+_SIZES = {
+    *("topic_bytes", "bytes", "cache", "retained", "waiting"),
+    *("frame", "unread", "memory", "all_subscriptions"),
+}
 
-TOP = {"auto_register": Key("true or false", truth)}
-STORAGE = {"path": Key("a file", path), "group_readable": Key("true or false", truth)}
-METRICS = {
-    "host": Key("an address", text),
-    "port": Key("a whole number from 1 to 65535", _port, required=True),
-}
-#: Keys of [limits], and which field of ``storage.Limits`` they are.
-LIMITS = {
-    "topics": Key(_COUNT, _many),
-    "queues": Key("a whole number from 1 to 65536", whole(1, 65536)),
-    "all_queues": Key(_COUNT, _many),
-    "places": Key(_COUNT, _many),
-    "topic_messages": Key(_COUNT, _many),
-    "topic_bytes": Key(_SIZE, size),
-    "bytes": Key(_SIZE, size),
-    "age": Key("a number of seconds, 0 for ever", _seconds_or_ever),
-    "full": Key('"refuse" or "drop"', _one_of("refuse", "drop")),
-    "tries": Key(_COUNT, _many),
-    "ids": Key(_COUNT, _many),
-    "ids_age": Key(_SECONDS, _seconds),
-    "cache": Key(_SIZE, size),
-    "retained": Key(_SIZE, size),
-    "waiting": Key(_SIZE, size),
-    "changes": Key(_COUNT, _many),
-}
-#: Keys of [clients], the fields of ``ClientLimits``.
-CLIENTS = {
-    item.name: Key(_SECONDS, _seconds)
-    if isinstance(item.default, float)
-    else Key(_SIZE, size)
-    if item.name in ("frame", "unread", "memory", "all_subscriptions")
-    else Key(_COUNT, _many)
-    for item in fields(ClientLimits)
-}
+
+def _keys(kind: type[Limits] | type[ClientLimits], **others: Key) -> dict[str, Key]:
+    """Return the keys of a table whose values are the fields of ``kind``."""
+    return {
+        one.name: others.get(one.name)
+        or Key(*(SIZE if one.name in _SIZES else SECONDS if isinstance(one.default, float) else COUNT))
+        for one in fields(kind)
+    }
+
+
+LIMITS = _keys(
+    Limits,
+    queues=Key(*between(1, 65536)),
+    age=Key("a number of seconds, 0 for ever", _seconds_or_ever),
+    full=Key(*one_of("refuse", "drop")),
+)
+CLIENTS = _keys(ClientLimits)
 LISTENER = {
     "host": Key("an address or a host name", text),
-    "port": Key("a whole number from 0 to 65535", whole(0, 65535)),
+    "port": Key(*between(0, 65535)),
     "cert": Key("a file with the hub's certificate", path),
     "key": Key("a file with its key", path),
     "client_ca": Key("a file with CA certificates for clients", path),
@@ -232,7 +218,7 @@ USER = {
     "password": Key("a hash", _checked(Hash.parse), required=True, secret=True),
 }
 RULE = {
-    "types": Key(f"a list of {', '.join(access.TYPES)}", _list(_one_of(*access.TYPES))),
+    "types": Key(f"a list of {', '.join(access.TYPES)}", _list(one_of(*access.TYPES)[1])),
     "topics": Key("a list of topic filters", _list(_filter)),
     "users": Key('a list of users, "" for anonymous clients', _list(_user)),
     "deny": Key('a list of networks, such as "10.0.0.0/8" or "any"', _networks),
