@@ -207,7 +207,7 @@ def test_help_texts_are_short() -> None:
         for words, parser in option_tables.parsers(name).items():
             for action in (*option_tables.options(parser), *option_tables.options(parser, "connection")):
                 text = re.sub(r"; default.*| \((MQTT 5\.0|FMQ|MQTT)\)", "", action.help or "")
-                if not 1 <= len(text.split()) <= 10:
+                if not 1 <= len(text.split()) <= 10 or text[0].islower():
                     long.append(f"{words}: {action.option_strings or action.dest}: {text!r}")
     assert long == []
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from headwater.mqtt.packets import check_filter
 from headwater_host.capture.manifest import list_log
-from headwater_host.cli.argument_types import directory, whole
+from headwater_host.cli.options import directory, whole
 from headwater_host.exits import FAILED, OK, USAGE, CommandError
 from headwater_spark.sizes import (
     BATCH_ROWS,

@@ -1,12 +1,11 @@
-"""Argument types for argparse: parse and validate the values of options."""
+"""Argument types for argparse: addresses, topics, versions, intervals."""
 
 import argparse
 import re
-from collections.abc import Callable
-from pathlib import Path
 from typing import NamedTuple
 from urllib.parse import unquote
 
+from headwater_host.cli.options import whole
 from headwater_host.client.route import DEFAULT_PATH
 from headwater_host.errors import ArgumentError
 from headwater_host.topics import Wildcard, topic_bytes
@@ -21,37 +20,6 @@ _VERSIONS = {
 FOR_EVER = 0xFFFFFFFF
 
 
-def whole(least: int, most: int) -> Callable[[str], int]:
-    """Return an argument type for whole numbers from ``least`` to ``most``."""
-
-    def number(text: str) -> int:
-        try:
-            value = int(text)
-        except ValueError:
-            value = least - 1
-        if not least <= value <= most:
-            raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from {least} to {most}")
-        return value
-
-    return number
-
-
-def seconds(text: str) -> float:
-    """Parse a number of seconds above 0."""
-    try:
-        value = float(text)
-    except ValueError:
-        value = 0
-    if not 0 < value < 1e9:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds above 0")
-    return value
-
-
-def pause(text: str) -> float:
-    """Parse a number of seconds, or 0."""
-    return 0.0 if text == "0" else seconds(text)
-
-
 def version(text: str) -> str:
     """Parse a version of MQTT. Return it as ``Client`` names it."""
     if text not in _VERSIONS:
@@ -64,13 +32,6 @@ def expiry(text: str) -> int:
     if text in ("-1", "\N{INFINITY}"):
         return FOR_EVER
     return whole(0, FOR_EVER)(text)
-
-
-def directory(text: str) -> Path:
-    """Parse a directory. Refuses "", which ``Path`` would take as the current directory."""
-    if not text:
-        raise argparse.ArgumentTypeError("the directory name is empty")
-    return Path(text)
 
 
 def topic(text: str) -> str:

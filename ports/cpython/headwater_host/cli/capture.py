@@ -17,6 +17,7 @@ from typing import Any
 from headwater_host.capture.format import DIRECTIONS, DUPLICATE, MARKS, PROTOCOLS, UNMARKED, Block, Record
 from headwater_host.capture.problem import Problem
 from headwater_host.capture.reader import CaptureReader, Report, SegmentTotals, verify
+from headwater_host.cli.options import FLAG, integer, option, subcommand
 from headwater_host.cli.stdout import check_reader
 from headwater_host.exits import FAILED, OK, USAGE, CommandError
 from headwater_host.inspect.records import decoded
@@ -28,39 +29,23 @@ _COLUMNS = ("segment", "state", "blocks", "records", "bytes", "first", "last")
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the subcommands and their options."""
     commands = parser.add_subparsers(dest="capture_command", metavar="COMMAND", required=True)
-    ls = commands.add_parser(
-        "ls", help="list the segments", description="List the segments of a capture log."
+    ls = subcommand(commands, "ls", "list the segments")
+    check = subcommand(
+        commands, "verify", "read the whole log and report damage", "Exit code 1: the log is damaged."
     )
-    check = commands.add_parser(
-        "verify",
-        help="read the whole log and report damage",
-        description="Read a whole capture log and report damage. Exit code 1 if the log is damaged.",
-    )
-    cat = commands.add_parser(
-        "cat",
-        help="print the records",
-        description="Print the records of a capture log, one JSON object on each line; damage on standard error.",
+    cat = subcommand(
+        commands, "cat", "print the records", "One JSON object on each line; damage on standard error."
     )
     for command in (ls, check, cat):
-        command.add_argument("directory", metavar="DIR", type=Path, help="Directory of the capture log")
+        option(command, "directory", "Directory of the capture log", metavar="DIR", type=Path)
     for command in (ls, check):
-        command.add_argument("--json", action="store_true", help="Print one JSON object")
-    cat.add_argument("--limit", metavar="N", type=_count, help="Stop after N records")
-    cat.add_argument("--peer", metavar="PEER", help="Only records of this peer, such as serial:/dev/ttyACM0")
+        option(command, "--json", "Print one JSON object", FLAG)
+    option(cat, "--limit", "Stop after N records", integer(0, 1 << 62))
+    option(cat, "--peer", "Only records of this peer, such as serial:/dev/ttyACM0", metavar="PEER")
     form = cat.add_mutually_exclusive_group()
-    form.add_argument("--raw", action="store_true", help="Write only the bytes of the frames")
-    form.add_argument("--decode", action="store_true", help="Add the decoded packet (MQTT, FMQ)")
-    cat.add_argument("--follow", action="store_true", help="Wait for new records until interrupted")
-
-
-def _count(text: str) -> int:
-    try:
-        number = int(text)
-    except ValueError:
-        number = -1
-    if number < 0:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number of records")
-    return number
+    option(form, "--raw", "Write only the bytes of the frames", FLAG)
+    option(form, "--decode", "Add the decoded packet (MQTT, FMQ)", FLAG)
+    option(cat, "--follow", "Wait for new records until interrupted", FLAG)
 
 
 def run(arguments: argparse.Namespace) -> int:

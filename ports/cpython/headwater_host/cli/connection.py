@@ -11,17 +11,8 @@ from collections.abc import Coroutine, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from headwater_host.cli.argument_types import (
-    PASSWORD_VARIABLE,
-    Url,
-    expiry,
-    seconds,
-    servers,
-    topic,
-    url,
-    version,
-    whole,
-)
+from headwater_host.cli.argument_types import PASSWORD_VARIABLE, Url, expiry, servers, topic, url, version
+from headwater_host.cli.options import FILE, FLAG, SECONDS, integer, option, whole
 from headwater_host.cli.properties import PropertyAction, of
 from headwater_host.client.payload import Will
 from headwater_host.client.reconnect import Reconnect
@@ -114,133 +105,118 @@ def add_connection(
     """
     fmq_only = packets is None
     group = parser.add_argument_group("connection")
-    group.add_argument(
-        "-h",
-        "--host",
+    option(
+        group,
+        "-h --host",
+        "Servers, tried in turn; default: 127.0.0.1",
         type=servers,
         metavar="HOST[:PORT][,...]",
-        help="Servers, tried in turn; default: 127.0.0.1",
     )
-    group.add_argument(
-        "-p",
-        "--port",
-        type=whole(1, 65535),
-        help="Port for hosts given without one; default: "
+    option(
+        group,
+        "-p --port",
+        "Port for hosts given without one; default: "
         + ("7760, with TLS 7761" if fmq_only else "1883, with TLS 8883 (FMQ: 7760, 7761)"),
+        type=whole(1, 65535),
     )
-    group.add_argument(
-        "-L",
-        "--url",
+    option(
+        group,
+        "-L --url",
+        "Server URL: " + ("fmq[s]://" if fmq_only else "mqtt[s]://, fmq[s]:// or ws[s]://"),
         type=url,
         metavar="URL",
-        help="Server URL: " + ("fmq[s]://" if fmq_only else "mqtt[s]://, fmq[s]:// or ws[s]://"),
     )
     if packets is None:
         parser.set_defaults(protocol="fmq", properties=None)
     else:
         _add_mqtt(group, packets)
     named = group.add_mutually_exclusive_group()
-    named.add_argument("-i", "--id", help="Client identifier; default: random")
-    named.add_argument(
-        "-I", "--id-prefix", metavar="PREFIX", help="Client identifier: PREFIX and the process id"
+    option(named, "-i --id", "Client identifier; default: random")
+    option(named, "-I --id-prefix", "Client identifier: PREFIX and the process id", metavar="PREFIX")
+    option(
+        group,
+        "-c --keep-session --disable-clean-session",
+        "Keep the session on the server after disconnecting; needs -i",
+        FLAG,
     )
-    group.add_argument(
-        "-c",
-        "--keep-session",
-        "--disable-clean-session",
-        action="store_true",
-        help="Keep the session on the server after disconnecting; needs -i",
+    option(group, "-u --username", "User name")
+    option(
+        group,
+        "-P --password",
+        f"Password, visible to other users; prefer --password-file or {PASSWORD_VARIABLE}",
     )
-    group.add_argument("-u", "--username", help="User name")
-    group.add_argument(
-        "-P",
-        "--password",
-        help=f"Password, visible to other users; prefer --password-file or {PASSWORD_VARIABLE}",
-    )
-    group.add_argument(
-        "--password-file", metavar="FILE", type=Path, help="File whose first line is the password"
-    )
-    group.add_argument(
-        "-k",
-        "--keepalive",
+    option(group, "--password-file", "File whose first line is the password", FILE)
+    option(
+        group,
+        "-k --keepalive",
+        "Keep-alive interval; default: %(default)s",
         type=whole(0, 65535),
         default=60,
         metavar="SECONDS",
-        help="Keep-alive interval; default: %(default)s",
     )
-    group.add_argument(
+    option(
+        group,
         "--timeout",
-        type=seconds,
+        "Timeout for connecting and for each answer; default: %(default)g",
+        SECONDS,
         default=10.0,
-        metavar="SECONDS",
-        help="Timeout for connecting and for each answer; default: %(default)g",
     )
     again = group.add_mutually_exclusive_group()
-    again.add_argument(
+    option(
+        again,
         "--reconnect",
-        type=whole(0, 1 << 31),
-        metavar="N",
-        help="Give up after N failed attempts in a row; default: "
+        "Give up after N failed attempts in a row; default: "
         + {
             True: "never give up",
             False: "do not reconnect",
             None: "with -l, --repeat never, else do not reconnect",
         }[reconnects],
+        integer(0, 1 << 31),
     )
-    again.add_argument(
-        "--no-reconnect", dest="reconnect", action="store_const", const=0, help="Same as --reconnect 0"
-    )
-    group.add_argument("--will-topic", type=topic, metavar="TOPIC", help="Topic of the will message")
-    group.add_argument("--will-payload", default="", metavar="TEXT", help="Payload of the will message")
-    group.add_argument("--will-qos", type=int, choices=(0, 1, 2), default=0, help="QoS of the will message")
-    group.add_argument("--will-retain", action="store_true", help="Retain the will message")
+    option(again, "--no-reconnect", "Same as --reconnect 0", dest="reconnect", action="store_const", const=0)
+    option(group, "--will-topic", "Topic of the will message", type=topic, metavar="TOPIC")
+    option(group, "--will-payload", "Payload of the will message", default="", metavar="TEXT")
+    option(group, "--will-qos", "QoS of the will message", type=int, choices=(0, 1, 2), default=0)
+    option(group, "--will-retain", "Retain the will message", FLAG)
     group = parser.add_argument_group("TLS")
-    group.add_argument(
-        "--cafile", metavar="FILE", help="CA certificates; default: those of the operating system"
-    )
-    group.add_argument("--capath", metavar="DIR", help="Directory of CA certificates")
-    group.add_argument("--cert", metavar="FILE", help="Client certificate")
-    group.add_argument("--key", metavar="FILE", help="Private key of the client certificate")
-    group.add_argument(
-        "--tls-use-os-certs", action="store_true", help="Use TLS with the operating system's CA certificates"
-    )
-    group.add_argument(
-        "--insecure", action="store_true", help="Do not check the host name in the server certificate"
-    )
+    option(group, "--cafile", "CA certificates; default: those of the operating system", metavar="FILE")
+    option(group, "--capath", "Directory of CA certificates", metavar="DIR")
+    option(group, "--cert", "Client certificate", metavar="FILE")
+    option(group, "--key", "Private key of the client certificate", metavar="FILE")
+    option(group, "--tls-use-os-certs", "Use TLS with the operating system's CA certificates", FLAG)
+    option(group, "--insecure", "Do not check the host name in the server certificate", FLAG)
     group = parser.add_argument_group("diagnostics")
-    group.add_argument(
-        "-o", "--options", metavar="FILE", action=_OptionsFile, help="File with an option on each line"
-    )
-    group.add_argument("-d", "--debug", action="store_true", help="Log to standard error")
-    group.add_argument("--quiet", action="store_true", help="Print no error messages")
+    option(group, "-o --options", "File with an option on each line", metavar="FILE", action=_OptionsFile)
+    option(group, "-d --debug", "Log to standard error", FLAG)
+    option(group, "--quiet", "Print no error messages", FLAG)
 
 
 def _add_mqtt(group: argparse._ArgumentGroup, packets: Sequence[str]) -> None:
     """Add the choice of protocol, and the options that only MQTT has."""
-    group.add_argument("--protocol", choices=("mqtt", "fmq"), help="Protocol; default: that of -L, or mqtt")
-    group.add_argument(
-        "-V",
-        "--protocol-version",
+    option(group, "--protocol", "Protocol; default: that of -L, or mqtt", choices=("mqtt", "fmq"))
+    option(
+        group,
+        "-V --protocol-version",
+        "MQTT version: mqttv31, mqttv311 or mqttv5; default: mqttv311",
         type=version,
         metavar="VERSION",
-        help="MQTT version: mqttv31, mqttv311 or mqttv5; default: mqttv311",
     )
-    group.add_argument(
-        "-x",
-        "--session-expiry-interval",
+    option(
+        group,
+        "-x --session-expiry-interval",
+        "Session expiry interval (MQTT 5.0); -1: never",
         type=expiry,
         metavar="SECONDS",
-        help="Session expiry interval (MQTT 5.0); -1: never",
     )
-    group.add_argument(
-        "-D",
-        "--property",
+    option(
+        group,
+        "-D --property",
+        "Property of a packet (MQTT 5.0); repeatable",
         nargs="+",
         action=PropertyAction,
         const=packets,
         dest="properties",
         metavar=("COMMAND PROPERTY VALUE", "VALUE"),
-        help="Property of a packet (MQTT 5.0); repeatable",
     )
 
 
@@ -346,6 +322,22 @@ def where(args: argparse.Namespace) -> Where:
     )
 
 
+def client_options(args: argparse.Namespace, where: Where, reconnects: bool) -> dict[str, Any]:
+    """Return the arguments that the clients of both protocols take. Raises CommandError."""
+    host, port = where.servers[0]
+    return {
+        "host": host,
+        "port": port,
+        "tls": where.tls,
+        "identifier": identifier(args),
+        "username": where.username,
+        "password": where.password,
+        "will": _will(args),
+        "timeout": args.timeout,
+        "reconnect": _reconnect(args, reconnects),
+    }
+
+
 def identifier(args: argparse.Namespace) -> str | None:
     """Return the client identifier, None for a random one. Raises CommandError."""
     name: str | None = args.id if args.id_prefix is None else f"{args.id_prefix}{os.getpid()}"
@@ -354,8 +346,7 @@ def identifier(args: argparse.Namespace) -> str | None:
     return name
 
 
-def will(args: argparse.Namespace) -> Will | None:
-    """Return the will message, or None. Raises CommandError."""
+def _will(args: argparse.Namespace) -> Will | None:
     properties = of(args, "will")
     if args.will_topic is not None:
         return Will(args.will_topic, args.will_payload, args.will_qos, args.will_retain, properties)
@@ -364,7 +355,7 @@ def will(args: argparse.Namespace) -> Will | None:
     return None
 
 
-def reconnect(args: argparse.Namespace, reconnects: bool) -> Reconnect | None:
+def _reconnect(args: argparse.Namespace, reconnects: bool) -> Reconnect | None:
     """Return the reconnect policy, or None. ``reconnects``: whether to reconnect without ``--reconnect``."""
     if args.reconnect == 0 or (args.reconnect is None and not reconnects):
         return None

@@ -5,7 +5,7 @@ import json
 from typing import TYPE_CHECKING, Any
 
 from headwater_host.cli import connection
-from headwater_host.cli.argument_types import whole
+from headwater_host.cli.options import FLAG, REPEATABLE, integer, option
 from headwater_host.exits import USAGE, CommandError
 
 if TYPE_CHECKING:
@@ -17,28 +17,20 @@ _MOST, _USUAL = 200, 64
 
 def add_tags(parser: "argparse.ArgumentParser | argparse._ArgumentGroup", text: str) -> None:
     """Add ``--tag``."""
-    parser.add_argument("--tag", action="append", default=[], help=text)
+    option(parser, "--tag", text, REPEATABLE)
 
 
 def add_subscription(group: argparse._ArgumentGroup) -> None:
     """Add the options of an FMQ subscription."""
     add_tags(group, "Only messages with this tag; repeatable (FMQ)")
-    group.add_argument(
-        "--condition",
-        metavar="TEXT",
-        help='Only messages that match, such as "celsius > 30" (FMQ)',
-    )
-    group.add_argument("--group", metavar="NAME", help="Consume as a member of this consumer group (FMQ)")
-    group.add_argument(
-        "--need-ack",
-        action="store_true",
-        help="Acknowledge messages after printing; needs --group (FMQ)",
-    )
-    group.add_argument(
+    option(group, "--condition", 'Only messages that match, such as "celsius > 30" (FMQ)', metavar="TEXT")
+    option(group, "--group", "Consume as a member of this consumer group (FMQ)", metavar="NAME")
+    option(group, "--need-ack", "Acknowledge messages after printing; needs --group (FMQ)", FLAG)
+    option(
+        group,
         "--window",
-        type=whole(1, _MOST),
-        metavar="N",
-        help=f"Maximum of unacknowledged messages, with --need-ack (FMQ); default: {_USUAL}",
+        f"Maximum of unacknowledged messages, with --need-ack (FMQ); default: {_USUAL}",
+        integer(1, _MOST),
     )
 
 
@@ -71,14 +63,7 @@ def make_client(
     if where.password is not None and where.username is None:
         raise CommandError("a password needs a user name", USAGE)
     client = Client(
-        *where.servers[0],
-        tls=where.tls,
-        identifier=connection.identifier(args),
-        username=where.username,
-        password=where.password,
-        will=connection.will(args),
-        timeout=args.timeout,
-        reconnect=connection.reconnect(args, reconnects),
+        **connection.client_options(args, where, reconnects),
         connection=ConnectionOptions(keepalive=args.keepalive, more_servers=where.servers[1:]),
         session=SessionOptions(clean_start=not args.keep_session, auto_ack=auto_ack),
         limits=limits or Limits(),

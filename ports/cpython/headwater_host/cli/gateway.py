@@ -9,7 +9,8 @@ from pathlib import Path
 
 from headwater_host import settings
 from headwater_host.capture.sync_budget import CREDIT
-from headwater_host.cli import argument_types
+from headwater_host.cli.argument_types import PASSWORD_VARIABLE
+from headwater_host.cli.options import FILE, REPEATABLE, SECONDS, directory, integer, option, whole
 from headwater_host.exits import USAGE, CommandError
 from headwater_host.gateway import config as gateway_config
 from headwater_host.gateway.config import BrokerConfig, GatewayConfig
@@ -24,69 +25,50 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "Record messages from serial boards, MQTT topics and the built-in hub in a capture log, until SIGTERM or "
         "SIGINT. Messages at QoS 1 and 2 are acknowledged when they are on disk."
     )
-    parser.add_argument(
-        "--config", type=Path, metavar="FILE", help="Configuration file (TOML); options add to it"
+    option(parser, "--config", "Configuration file (TOML); options add to it", FILE)
+    option(parser, "--capture", "Directory of the capture log", type=directory, metavar="DIR")
+    option(
+        parser, "--serial", "Serial port with an MQTT board; repeatable", REPEATABLE, metavar="PORT[:BAUD]"
     )
-    parser.add_argument(
-        "--capture",
-        type=argument_types.directory,
-        metavar="DIR",
-        help="Directory of the capture log",
-    )
-    parser.add_argument(
-        "--serial",
-        action="append",
-        default=[],
-        metavar="PORT[:BAUD]",
-        help="Serial port with an MQTT board; repeatable",
-    )
-    parser.add_argument(
+    option(
+        parser,
         "--fmq-serial",
-        action="append",
-        default=[],
+        "Serial port with an FMQ board; repeatable; needs --hub",
+        REPEATABLE,
         metavar="PORT[:BAUD]",
-        help="Serial port with an FMQ board; repeatable; needs --hub",
     )
-    parser.add_argument("--hub", type=Path, metavar="FILE", help="Run an FMQ hub with its storage in FILE")
-    parser.add_argument(
+    option(parser, "--hub", "Run an FMQ hub with its storage in FILE", FILE)
+    option(
+        parser,
         "--hub-port",
-        type=argument_types.whole(0, 65535),
+        f"Hub's port on 127.0.0.1, 0 for any; default: {DEFAULT_PORTS[False]}",
+        type=whole(0, 65535),
         metavar="PORT",
-        help=f"Hub's port on 127.0.0.1, 0 for any; default: {DEFAULT_PORTS[False]}",
     )
-    parser.add_argument("--broker", metavar="HOST[:PORT]", help="MQTT broker; needs --topic")
-    parser.add_argument(
+    option(parser, "--broker", "MQTT broker; needs --topic", metavar="HOST[:PORT]")
+    option(
+        parser,
         "--topic",
-        action="append",
-        default=[],
+        "Broker's topics to record; repeatable; default QoS: 1",
+        REPEATABLE,
         metavar="FILTER[:QOS]",
-        help="Broker's topics to record; repeatable; default QoS: 1",
     )
-    parser.add_argument("--client-id", help="Client identifier at the broker; default: fixed for DIR")
-    parser.add_argument(
-        "--username", help=f"User name at the broker; password: {argument_types.PASSWORD_VARIABLE}"
-    )
-    parser.add_argument(
-        "--password-file", type=Path, metavar="FILE", help="File whose first line is the password"
-    )
-    parser.add_argument("--stats", type=Path, metavar="FILE", help="Write statistics as JSON every second")
-    parser.add_argument(
-        "--stats-seconds",
-        type=argument_types.seconds,
-        metavar="SECONDS",
-        help="Interval of statistics in the log; default: 60",
-    )
-    parser.add_argument(
+    option(parser, "--client-id", "Client identifier at the broker; default: fixed for DIR")
+    option(parser, "--username", f"User name at the broker; password: {PASSWORD_VARIABLE}")
+    option(parser, "--password-file", "File whose first line is the password", FILE)
+    option(parser, "--stats", "Write statistics as JSON every second", FILE)
+    option(parser, "--stats-seconds", "Interval of statistics in the log; default: 60", SECONDS)
+    option(
+        parser,
         "--syncs-per-second",
-        type=argument_types.whole(*gateway_config.SYNC_RATES),
-        metavar="N",
-        help="Maximum disk sync rate, 0: unlimited; default: 20 on SD/eMMC, else 0",
+        "Maximum disk sync rate, 0: unlimited; default: 20 on SD/eMMC, else 0",
+        integer(*gateway_config.SYNC_RATES),
     )
-    parser.add_argument(
+    option(
+        parser,
         "--sync-credit",
-        type=argument_types.whole(*gateway_config.SYNC_CREDITS),
-        metavar="N",
-        help=f"Maximum burst of disk syncs; default: {CREDIT}",
+        f"Maximum burst of disk syncs; default: {CREDIT}",
+        integer(*gateway_config.SYNC_CREDITS),
     )
 
 
@@ -144,8 +126,8 @@ def _config(args: argparse.Namespace) -> GatewayConfig:
     password = None
     if args.password_file is not None:
         password = settings.read_password(args.password_file)
-    elif args.username is not None and argument_types.PASSWORD_VARIABLE in os.environ:
-        password = os.environb[argument_types.PASSWORD_VARIABLE.encode()]
+    elif args.username is not None and PASSWORD_VARIABLE in os.environ:
+        password = os.environb[PASSWORD_VARIABLE.encode()]
     if password is not None and args.username is None:
         raise ConfigError("a password needs --username")
     broker = BrokerConfig(

@@ -8,8 +8,8 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
-from headwater_host.cli import argument_types
 from headwater_host.cli.argument_types import PASSWORD_VARIABLE
+from headwater_host.cli.options import FILE, option, subcommand, whole
 from headwater_host.exits import OK, USAGE, CommandError
 from headwater_host.hub import config as hub_config
 from headwater_host.settings import ConfigError
@@ -21,33 +21,29 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "Run an FMQ hub until SIGTERM or SIGINT. Acknowledged messages are on disk. Without options the hub listens on "
         f"127.0.0.1, port {hub_config.DEFAULT_PORTS[False]}, and stores everything in {hub_config.DEFAULT_STORAGE}."
     )
-    parser.add_argument(
-        "--config", type=Path, metavar="FILE", help="Configuration file (TOML); options override it"
-    )
-    parser.add_argument("--storage", type=Path, metavar="FILE", help="Storage file")
-    parser.add_argument(
+    option(parser, "--config", "Configuration file (TOML); options override it", FILE)
+    option(parser, "--storage", "Storage file", FILE)
+    option(
+        parser,
         "--port",
-        type=argument_types.whole(0, 65535),
+        "Port on 127.0.0.1, 0 for any; replaces default listener",
+        type=whole(0, 65535),
         metavar="PORT",
-        help="Port on 127.0.0.1, 0 for any; replaces default listener",
     )
     commands = parser.add_subparsers(dest="hub_command", metavar="COMMAND")
-    check = commands.add_parser(
-        "check",
-        help="check a configuration file",
-        description="Check a configuration file. Exit code 2 if it has mistakes, each printed with its line.",
+    check = subcommand(
+        commands, "check", "check a configuration file", "Exit code 2: mistakes, each printed with its line."
     )
-    check.add_argument("config", metavar="FILE", type=Path, help="Configuration file (TOML)")
-    passwd = commands.add_parser(
+    option(check, "config", "Configuration file (TOML)", FILE)
+    passwd = subcommand(
+        commands,
         "passwd",
-        help="print a user entry for the configuration file",
-        description="Print a user entry for the configuration file. Prompts for the password, unless "
-        f"{PASSWORD_VARIABLE} is set or standard input is not a terminal (its first line is the password).",
+        "print a user entry for the configuration file",
+        f"Prompts for the password, unless {PASSWORD_VARIABLE} is set or standard input is not a terminal (its first "
+        "line is the password).",
     )
-    passwd.add_argument("name", metavar="NAME", help="User name")
-    passwd.add_argument(
-        "--password-file", type=Path, metavar="FILE", help="File whose first line is the password"
-    )
+    option(passwd, "name", "User name", metavar="NAME")
+    option(passwd, "--password-file", "File whose first line is the password", FILE)
 
 
 def run(args: argparse.Namespace) -> int:

@@ -2,12 +2,11 @@
 
 import argparse
 import json
-import sys
 from collections.abc import Callable, Iterator
-from pathlib import Path
 
 from headwater.mqtt import spec
 from headwater.names5 import code_name
+from headwater_host.cli.options import FLAG, content, integer, option
 from headwater_host.errors import REFUSALS
 from headwater_host.exits import FAILED, OK, USAGE, CommandError
 from headwater_host.inspect.mqtt import VERSIONS, Fields, Frame, mqtt_frames
@@ -53,12 +52,7 @@ PROTOCOLS: dict[str, Callable[[bytes, argparse.Namespace], Iterator[Frame]]] = {
     "mqmde": _mqmde,
 }
 #: Options that only some protocols have.
-_OPTIONS = {
-    "version": ("mqtt",),
-    "order": _MQ,
-    "ccsid": _MQ,
-    "format": ("mq",),
-}
+_OPTIONS = {"version": ("mqtt",), "order": _MQ, "ccsid": _MQ, "format": ("mq",)}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -67,39 +61,28 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "Decode packets of both directions and print one line for each. Stops at malformed or truncated input with "
         "its reason and offset, and exit code 1."
     )
-    parser.add_argument(
-        "--protocol", choices=sorted(PROTOCOLS), default="mqtt", help="Protocol; default: mqtt"
+    option(parser, "--protocol", "Protocol; default: mqtt", choices=sorted(PROTOCOLS), default="mqtt")
+    option(parser, "--version", "MQTT version; default: 3.1.1", choices=sorted(VERSIONS))
+    option(
+        parser,
+        "--order",
+        "Byte order of the first IBM MQ header; default: automatic",
+        choices=("big", "little"),
     )
-    parser.add_argument("--version", choices=sorted(VERSIONS), help="MQTT version; default: 3.1.1")
-    parser.add_argument(
-        "--order", choices=("big", "little"), help="Byte order of the first IBM MQ header; default: automatic"
+    option(
+        parser, "--ccsid", "Character set of the first IBM MQ header; default: automatic", integer(0, 65535)
     )
-    parser.add_argument(
-        "--ccsid",
-        type=_ccsid,
-        metavar="N",
-        help="Character set of the first IBM MQ header; default: automatic",
-    )
-    parser.add_argument(
+    option(
+        parser,
         "--format",
+        "Format of the first header of mq; default: automatic",
         type=_format,
         metavar="NAME",
-        help="Format of the first header of mq; default: automatic",
     )
     source = parser.add_mutually_exclusive_group(required=True)
-    source.add_argument(
-        "--hex",
-        metavar="HEX",
-        help="Input in hexadecimal; - reads standard input",
-    )
-    source.add_argument("--file", metavar="FILE", help="File with the input; - reads standard input")
-    parser.add_argument("--json", action="store_true", help="Print a JSON object for each frame")
-
-
-def _ccsid(text: str) -> int:
-    if not (text.isascii() and text.isdigit() and len(text) < 6 and int(text) < 65536):
-        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from 0 to 65535")
-    return int(text)
+    option(source, "--hex", "Input in hexadecimal; - reads standard input", metavar="HEX")
+    option(source, "--file", "File with the input; - reads standard input", metavar="FILE")
+    option(parser, "--json", "Print a JSON object for each frame", FLAG)
 
 
 def _format(text: str) -> str:
@@ -110,15 +93,8 @@ def _format(text: str) -> str:
 
 def _input(args: argparse.Namespace) -> bytes:
     if args.file is not None:
-        if args.file == "-":
-            return sys.stdin.buffer.read()
-        try:
-            return Path(args.file).read_bytes()
-        except OSError as error:
-            raise CommandError(f"cannot read {args.file}: {error.strerror}", USAGE) from error
-    text = args.hex
-    if text == "-":
-        text = sys.stdin.buffer.read().decode("ascii", "replace")
+        return content(args.file)
+    text = content("-").decode("ascii", "replace") if args.hex == "-" else args.hex
     digits = "".join(text.split())
     for at, digit in enumerate(digits):
         if digit not in "0123456789abcdefABCDEF":

@@ -12,6 +12,7 @@ import sys
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple, NoReturn, Protocol
 
+from headwater_host.cli.options import subcommand
 from headwater_host.errors import ClientError
 from headwater_host.exits import FAILED, OK, SIGNALLED, USAGE, CommandError, code_of
 
@@ -71,9 +72,7 @@ COMMANDS = {
     "rpc": Entry("headwater_host.cli.rpc", "call or provide a remote procedure over FMQ"),
     "topic": Entry("headwater_host.cli.topic", "list, create and delete the topics of a hub"),
     "gateway": Entry(
-        "headwater_host.cli.gateway",
-        "record messages from boards, brokers and hubs",
-        "headwater[gateway]",
+        "headwater_host.cli.gateway", "record messages from boards, brokers and hubs", "headwater[gateway]"
     ),
     "hub": Entry("headwater_host.cli.hub", "run an FMQ hub, check its file, create users"),
     "mq": Entry(
@@ -126,14 +125,7 @@ def make_parser(argv: Sequence[str]) -> argparse.ArgumentParser:
     # The first argument that is not an option is the command. Only its module is imported.
     chosen = next((argument for argument in argv if not argument.startswith("-")), "")
     for name, entry in COMMANDS.items():
-        # -h is the host in commands that connect, as in mosquitto_pub: there, help is --help only.
-        sub = commands.add_parser(
-            name,
-            help=entry.help,
-            description=entry.help[0].upper() + entry.help[1:] + ".",
-            conflict_handler="resolve",
-            allow_abbrev=False,
-        )
+        sub = subcommand(commands, name, entry.help)
         if name == chosen:
             module = _load(name)
             module.add_arguments(sub)

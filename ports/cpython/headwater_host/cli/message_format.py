@@ -150,16 +150,7 @@ FIELDS: dict[str, Part] = {
 }
 # The fields that the flag 0 pads with zeros.
 _ZEROS = "AEFlmSxX"
-_ESCAPES = {
-    "\\": "\\",
-    "0": "\0",
-    "a": "\a",
-    "e": "\x1b",
-    "n": "\n",
-    "r": "\r",
-    "t": "\t",
-    "v": "\v",
-}
+_ESCAPES = {"\\": "\\", "0": "\0", "a": "\a", "e": "\x1b", "n": "\n", "r": "\r", "t": "\t", "v": "\v"}
 _SEQUENCE = re.compile(r"%([-0]*)([0-9]{0,4})(?:\.([0-9]{0,4}))?(.?)|@(.?)|\\(.?)|[^%@\\]+", re.S)
 
 

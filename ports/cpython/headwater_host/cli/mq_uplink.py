@@ -2,35 +2,22 @@
 
 import argparse
 import asyncio
-from pathlib import Path
 from typing import Any
 
+from headwater_host.cli.options import FILE, FLAG, option, subcommand
 from headwater_host.daemon import serving
 from headwater_host.exits import FAILED, OK, USAGE, CommandError
 
-_TEXT = (
-    "Send the messages of a local queue to a queue manager until SIGTERM or SIGINT. A gateway with the same file does "
-    "so itself. See docs/ibm-mq-uplink.md."
-)
+_TEXT = "Ends at SIGTERM or SIGINT. A gateway with the same file does this itself. See docs/ibm-mq-uplink.md."
 
 
 def add_arguments(commands: Any) -> None:
     """Add the subcommand and its options."""
-    parser = commands.add_parser(
-        "uplink", help="send a local queue to a queue manager", description=_TEXT, allow_abbrev=False
+    parser = subcommand(commands, "uplink", "send a local queue to a queue manager", _TEXT)
+    option(
+        parser, "--config", "File (TOML) with [mq] and [mq.uplink], such as a gateway's", FILE, required=True
     )
-    parser.add_argument(
-        "--config",
-        required=True,
-        type=Path,
-        metavar="FILE",
-        help="File (TOML) with [mq] and [mq.uplink], such as a gateway's",
-    )
-    parser.add_argument(
-        "--begin-again",
-        action="store_true",
-        help="Replace a lost record; resend messages in doubt",
-    )
+    option(parser, "--begin-again", "Replace a lost record; retransmit messages in doubt", FLAG)
 
 
 def serve(args: argparse.Namespace) -> int:

@@ -18,20 +18,12 @@ def make_client(
 
     ``reconnects``: whether to reconnect without ``--reconnect``. Raises CommandError.
     """
-    will = connection.will(args)
     args.protocol_version = args.protocol_version or "3.1.1"
     expiry = _expiry(args)
     where = connection.where(args)
     client = Client(
-        *where.servers[0],
-        tls=where.tls,
+        **connection.client_options(args, where, reconnects),
         protocol=args.protocol_version,
-        identifier=connection.identifier(args),
-        username=where.username,
-        password=where.password,
-        will=will,
-        timeout=args.timeout,
-        reconnect=connection.reconnect(args, reconnects),
         connection=ConnectionOptions(
             keepalive=args.keepalive, more_servers=where.servers[1:], websocket=where.websocket
         ),

@@ -6,10 +6,11 @@ import re
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
-from headwater_host.cli import argument_types, connection, fmq, stdin
+from headwater_host.cli import connection, fmq, stdin
+from headwater_host.cli.argument_types import topic
+from headwater_host.cli.options import FLAG, content, integer, option, pause, whole
 from headwater_host.cli.properties import of
 from headwater_host.client.options import Limits
 from headwater_host.errors import NotConnectedError, QueueFullError
@@ -27,65 +28,40 @@ _BYTES = 16 << 20
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options."""
     parser.description = "Publish messages. At QoS 1 and 2, exit code 0 means acknowledged."
-    parser.add_argument("-t", "--topic", type=argument_types.topic, help="Topic")
+    option(parser, "-t --topic", "Topic", type=topic)
     # One is required, but may be in the options file: `_source` checks.
     what = parser.add_mutually_exclusive_group()
-    what.add_argument("-m", "--message", metavar="TEXT", help="Payload, encoded as UTF-8")
-    what.add_argument("-f", "--file", metavar="FILE", help="File with the payload; - reads standard input")
-    what.add_argument("-s", "--stdin-file", action="store_true", help="Payload: all of standard input")
-    what.add_argument("-l", "--stdin-lines", action="store_true", help="Publish each line of standard input")
-    what.add_argument("-n", "--null-message", action="store_true", help="Empty payload")
-    what.add_argument("--value", metavar="JSON", help="Payload: this JSON as an FMQ value (FMQ)")
-    parser.add_argument("-q", "--qos", type=int, choices=(0, 1, 2), default=0, help="QoS; default: 0")
-    parser.add_argument("-r", "--retain", action="store_true", help="Retain the message on the server")
-    parser.add_argument(
-        "--repeat",
-        type=argument_types.whole(1, 1 << 62),
-        default=1,
-        metavar="N",
-        help="Publish the message N times; not with -l",
-    )
-    parser.add_argument(
-        "--repeat-delay",
-        type=argument_types.pause,
-        default=0.0,
-        metavar="SECONDS",
-        help="Pause between repetitions",
-    )
-    parser.add_argument(
-        "-M",
-        "--max-inflight",
-        type=argument_types.whole(1, 65535),
+    option(what, "-m --message", "Payload, encoded as UTF-8", metavar="TEXT")
+    option(what, "-f --file", "File with the payload; - reads standard input", metavar="FILE")
+    option(what, "-s --stdin-file", "Payload: all of standard input", FLAG)
+    option(what, "-l --stdin-lines", "Publish each line of standard input", FLAG)
+    option(what, "-n --null-message", "Empty payload", FLAG)
+    option(what, "--value", "Payload: this JSON as an FMQ value (FMQ)", metavar="JSON")
+    option(parser, "-q --qos", "QoS; default: 0", type=int, choices=(0, 1, 2), default=0)
+    option(parser, "-r --retain", "Retain the message on the server", FLAG)
+    option(parser, "--repeat", "Publish the message N times; not with -l", integer(1, 1 << 62), default=1)
+    option(parser, "--repeat-delay", "Pause between repetitions", type=pause, default=0.0, metavar="SECONDS")
+    option(
+        parser,
+        "-M --max-inflight",
+        "Maximum of unacknowledged messages; default: %(default)s",
+        integer(1, 65535),
         default=20,
-        metavar="N",
-        help="Maximum of unacknowledged messages; default: %(default)s",
     )
-    parser.add_argument(
-        "--drop-oldest",
-        type=argument_types.whole(1, 65280),
-        metavar="N",
-        help="Keep the newest N unsent messages; needs -l or --repeat",
+    option(
+        parser, "--drop-oldest", "Keep the newest N unsent messages; needs -l or --repeat", integer(1, 65280)
     )
     group = parser.add_argument_group("segments (IBM MQ)")
-    group.add_argument(
+    option(
+        group,
         "--segment-size",
+        "Split -f or -s into this size, multiple of 16",
         type=_segment_size,
         metavar="BYTES",
-        help="Split -f or -s into this size, multiple of 16",
     )
-    group.add_argument("--format", type=_format, metavar="NAME", help="Format of the data; default: none")
-    group.add_argument(
-        "--ccsid",
-        type=argument_types.whole(1, 65535),
-        metavar="N",
-        help="Character set of the data; default: 1208 for MQSTR",
-    )
-    group.add_argument(
-        "--encoding",
-        type=argument_types.whole(1, (1 << 31) - 1),
-        metavar="N",
-        help="Number encoding of the data; default: 273",
-    )
+    option(group, "--format", "Format of the data; default: none", type=_format, metavar="NAME")
+    option(group, "--ccsid", "Character set of the data; default: 1208 for MQSTR", integer(1, 65535))
+    option(group, "--encoding", "Number encoding of the data; default: 273", integer(1, (1 << 31) - 1))
     fmq.add_tags(parser, "Tag of the message; repeatable (FMQ)")
     connection.add_connection(parser, None, ("connect", "publish", "disconnect", "will"))
 
@@ -125,7 +101,7 @@ def _segment_size(text: str) -> int:
     from headwater_host.mq.fields import LARGEST
 
     # IBM's largest message minus the MQMDE.
-    size = argument_types.whole(16, (LARGEST - MQMDE_LENGTH_2) // 16 * 16)(text)
+    size = whole(16, (LARGEST - MQMDE_LENGTH_2) // 16 * 16)(text)
     if size % 16:
         raise argparse.ArgumentTypeError(f"{text!r} is not a multiple of 16")
     return size
@@ -191,12 +167,7 @@ def _payload(args: argparse.Namespace) -> bytes:
     if args.message is not None:
         text: str = args.message
         return text.encode("utf-8", "surrogateescape")
-    if args.stdin_file or args.file == "-":
-        return sys.stdin.buffer.read()
-    try:
-        return Path(args.file).read_bytes()
-    except OSError as error:
-        raise CommandError(f"cannot read {args.file}: {error.strerror}", USAGE) from error
+    return content("-" if args.stdin_file else args.file)
 
 
 async def _repeated(payload: bytes, args: argparse.Namespace) -> AsyncIterator[bytes]:

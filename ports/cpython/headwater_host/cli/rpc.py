@@ -7,11 +7,11 @@ import os
 import shutil
 import signal
 import sys
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from headwater_host.cli import connection, fmq
-from headwater_host.cli.argument_types import seconds, topic, topic_filter, whole
+from headwater_host.cli.argument_types import topic, topic_filter
+from headwater_host.cli.options import FLAG, SECONDS, content, integer, option, subcommand, whole
 from headwater_host.errors import ClientError
 from headwater_host.exits import OK, SIGNALLED, USAGE, CommandError
 
@@ -30,68 +30,41 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the subcommands and their options."""
     parser.description = "Call or provide a remote procedure over FMQ."
     commands = parser.add_subparsers(dest="rpc_command", metavar="COMMAND", required=True)
-    call = commands.add_parser(
-        "call",
-        help="call a procedure and print its result",
-        description="Call the procedure TOPIC and print its result.",
-        conflict_handler="resolve",
-        allow_abbrev=False,
-    )
-    call.add_argument("topic", type=topic, metavar="TOPIC", help="Topic of the procedure")
+    call = subcommand(commands, "call", "call a procedure and print its result")
+    option(call, "topic", "Topic of the procedure", type=topic, metavar="TOPIC")
     given = call.add_mutually_exclusive_group()
-    given.add_argument("arguments", nargs="?", metavar="ARGUMENTS", help="Arguments as text; default: none")
-    given.add_argument("-f", "--file", metavar="FILE", help="File with the arguments; - reads standard input")
-    call.add_argument(
-        "--value",
-        action="store_true",
-        help="Convert JSON arguments to an FMQ value, and back",
-    )
-    call.add_argument("-N", "--no-newline", action="store_true", help="Add no newline to the result")
-    call.add_argument(
-        "-W",
-        "--wait",
-        type=seconds,
-        default=60.0,
-        metavar="SECONDS",
-        help="Timeout for the result; default: %(default)g",
-    )
+    option(given, "arguments", "Arguments as text; default: none", nargs="?", metavar="ARGUMENTS")
+    option(given, "-f --file", "File with the arguments; - reads standard input", metavar="FILE")
+    option(call, "--value", "Convert JSON arguments to an FMQ value, and back", FLAG)
+    option(call, "-N --no-newline", "Add no newline to the result", FLAG)
+    option(call, "-W --wait", "Timeout for the result; default: %(default)g", SECONDS, default=60.0)
     connection.add_connection(call, False)
-    serve = commands.add_parser(
+    serve = subcommand(
+        commands,
         "serve",
-        help="answer calls by running a command",
-        description="Run COMMAND for each call, with the arguments as its standard input and its standard output as "
-        "the result. If COMMAND fails, the call is refused with the last line of its standard error.",
-        conflict_handler="resolve",
-        allow_abbrev=False,
+        "answer calls by running a command",
+        "COMMAND gets the arguments as its standard input; its standard output is the result. If COMMAND fails, the "
+        "call is refused with the last line of its standard error.",
     )
-    serve.add_argument("topic", type=topic_filter, metavar="TOPIC", help="Topic filter of the procedures")
-    serve.add_argument(
+    option(serve, "topic", "Topic filter of the procedures", type=topic_filter, metavar="TOPIC")
+    option(
+        serve,
         "words",
+        "Command and its arguments, after --; gets $HEADWATER_TOPIC",
         nargs="+",
         metavar="COMMAND",
-        help="Command and its arguments, after --; gets $HEADWATER_TOPIC",
     )
-    serve.add_argument(
-        "--value",
-        action="store_true",
-        help="Convert an FMQ value to JSON, and the result back",
+    option(serve, "--value", "Convert an FMQ value to JSON, and the result back", FLAG)
+    option(
+        serve, "-j --jobs", "Maximum of concurrent calls; default: %(default)s", integer(1, 1000), default=4
     )
-    serve.add_argument(
-        "-j",
-        "--jobs",
-        type=whole(1, 1000),
-        default=4,
-        metavar="N",
-        help="Maximum of concurrent calls; default: %(default)s",
-    )
-    serve.add_argument("-C", "--count", type=whole(1, 1 << 62), help="Stop after this many calls")
-    serve.add_argument(
-        "-W",
-        "--wait",
-        type=seconds,
+    option(serve, "-C --count", "Stop after this many calls", type=whole(1, 1 << 62))
+    option(
+        serve,
+        "-W --wait",
+        "Timeout after which COMMAND is killed; default: %(default)g",
+        SECONDS,
         default=30.0,
-        metavar="SECONDS",
-        help="Timeout after which COMMAND is killed; default: %(default)g",
     )
     connection.add_connection(serve, True)
 
@@ -113,13 +86,8 @@ def run(args: argparse.Namespace) -> int:
 def _arguments(args: argparse.Namespace) -> bytes:
     if args.file is None:
         data = (args.arguments or "").encode("utf-8", "surrogateescape")
-    elif args.file == "-":
-        data = sys.stdin.buffer.read()
     else:
-        try:
-            data = Path(args.file).read_bytes()
-        except OSError as error:
-            raise CommandError(f"cannot read {args.file}: {error.strerror}", USAGE) from error
+        data = content(args.file)
     if not args.value or (args.file is None and not data):
         return data
     try:

@@ -10,8 +10,10 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Union
 
 from headwater.mqtt import spec5
-from headwater_host.cli import argument_types, connection, fmq
+from headwater_host.cli import connection, fmq
+from headwater_host.cli.argument_types import topic_filter
 from headwater_host.cli.message_format import Part, Received, parse, render
+from headwater_host.cli.options import FLAG, REPEATABLE, SECONDS, option, whole
 from headwater_host.cli.properties import of
 from headwater_host.cli.stdout import while_read
 from headwater_host.client.mqtt.messages import Message
@@ -33,89 +35,48 @@ _RETAIN_HANDLING = ("always", "new", "never")
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options."""
     parser.description = "Subscribe and print the payload of each message, until COUNT, SECONDS or a signal."
-    parser.add_argument(
-        "-t",
-        "--topic",
-        type=argument_types.topic_filter,
-        action="append",
-        default=[],
-        help="Topic filter; repeatable",
-    )
-    parser.add_argument(
-        "-q", "--qos", dest="most_qos", type=int, choices=(0, 1, 2), help="Maximum QoS (MQTT); default: 0"
-    )
-    parser.add_argument(
-        "-C", "--count", type=argument_types.whole(1, 1 << 62), help="Stop after this many printed messages"
-    )
-    parser.add_argument(
-        "-W",
-        "--wait",
-        type=argument_types.seconds,
-        metavar="SECONDS",
-        help="Stop after this time; exit code 4 with -C",
-    )
-    parser.add_argument(
-        "-E", "--subscribed", action="store_true", help="Stop when the server has granted the subscriptions"
-    )
-    parser.add_argument(
-        "-U",
-        "--unsubscribe",
-        type=argument_types.topic_filter,
-        action="append",
-        default=[],
+    option(parser, "-t --topic", "Topic filter; repeatable", REPEATABLE, type=topic_filter)
+    option(parser, "-q --qos", "Maximum QoS (MQTT); default: 0", dest="most_qos", type=int, choices=(0, 1, 2))
+    option(parser, "-C --count", "Stop after this many printed messages", type=whole(1, 1 << 62))
+    option(parser, "-W --wait", "Stop after this time; exit code 4 with -C", SECONDS)
+    option(parser, "-E --subscribed", "Stop when the server has granted the subscriptions", FLAG)
+    option(
+        parser,
+        "-U --unsubscribe",
+        "Unsubscribe from this filter; repeatable",
+        REPEATABLE,
+        type=topic_filter,
         metavar="TOPIC",
-        help="Unsubscribe from this filter; repeatable",
     )
     group = parser.add_argument_group("message selection")
-    group.add_argument(
-        "-T",
-        "--filter-out",
-        type=argument_types.topic_filter,
-        action="append",
-        default=[],
+    option(
+        group,
+        "-T --filter-out",
+        "Exclude topics that match this filter; repeatable",
+        REPEATABLE,
+        type=topic_filter,
         metavar="TOPIC",
-        help="Exclude topics that match this filter; repeatable",
     )
     kept = group.add_mutually_exclusive_group()
-    kept.add_argument("-R", "--no-retained", action="store_true", help="Exclude retained messages")
-    kept.add_argument(
-        "--retained-only",
-        action="store_true",
-        help="Print retained messages; stop at the first other one",
-    )
-    group.add_argument(
-        "--remove-retained",
-        action="store_true",
-        help="Delete each retained message from the server after printing",
-    )
-    group.add_argument(
-        "--no-local", action="store_true", help="Exclude messages that this client publishes (MQTT 5.0)"
-    )
-    group.add_argument(
-        "--retain-as-published",
-        action="store_true",
-        help="Keep the retain flag as published (MQTT 5.0)",
-    )
-    group.add_argument(
+    option(kept, "-R --no-retained", "Exclude retained messages", FLAG)
+    option(kept, "--retained-only", "Print retained messages; stop at the first other one", FLAG)
+    option(group, "--remove-retained", "Delete each retained message from the server after printing", FLAG)
+    option(group, "--no-local", "Exclude messages that this client publishes (MQTT 5.0)", FLAG)
+    option(group, "--retain-as-published", "Keep the retain flag as published (MQTT 5.0)", FLAG)
+    option(
+        group,
         "--retain-handling",
+        "When to send retained messages (MQTT 5.0); default: always",
         choices=_RETAIN_HANDLING,
-        help="When to send retained messages (MQTT 5.0); default: always",
     )
     fmq.add_subscription(group)
     group = parser.add_argument_group("output")
     shape = group.add_mutually_exclusive_group()
-    shape.add_argument("-v", "--verbose", action="store_true", help="Print the topic before each payload")
-    shape.add_argument("--json", action="store_true", help="Print a JSON object for each message")
-    shape.add_argument(
-        "-F",
-        "--format",
-        type=_format,
-        help="Print this text with sequences such as %%t, %%p",
-    )
-    group.add_argument("-N", "--no-newline", action="store_true", help="Print no newline after a message")
-    group.add_argument(
-        "--value", action="store_true", help="Print payloads that are FMQ values as JSON (FMQ)"
-    )
+    option(shape, "-v --verbose", "Print the topic before each payload", FLAG)
+    option(shape, "--json", "Print a JSON object for each message", FLAG)
+    option(shape, "-F --format", "Print this text with sequences such as %%t, %%p", type=_format)
+    option(group, "-N --no-newline", "Print no newline after a message", FLAG)
+    option(group, "--value", "Print payloads that are FMQ values as JSON (FMQ)", FLAG)
     connection.add_connection(parser, True, ("connect", "subscribe", "unsubscribe", "disconnect", "will"))
 
 

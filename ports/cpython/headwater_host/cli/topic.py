@@ -6,7 +6,8 @@ from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING, Any
 
 from headwater_host.cli import connection, fmq
-from headwater_host.cli.argument_types import topic, topic_filter, whole
+from headwater_host.cli.argument_types import topic, topic_filter
+from headwater_host.cli.options import FLAG, integer, option, subcommand
 from headwater_host.errors import ProtocolError
 from headwater_host.exits import OK
 
@@ -22,35 +23,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the subcommands and their options."""
     parser.description = "List, create and delete the topics of an FMQ hub."
     commands = parser.add_subparsers(dest="topic_command", metavar="COMMAND", required=True)
-
-    def add(name: str, text: str) -> argparse.ArgumentParser:
-        return commands.add_parser(
-            name,
-            help=text,
-            description=text[0].upper() + text[1:] + ".",
-            conflict_handler="resolve",
-            allow_abbrev=False,
-        )
-
-    show = add("list", "list the topics, one on each line")
-    show.add_argument(
-        "filter", nargs="?", type=topic_filter, metavar="FILTER", help="Only topics that match this filter"
+    show = subcommand(commands, "list", "list the topics, one on each line")
+    option(
+        show, "filter", "Only topics that match this filter", nargs="?", type=topic_filter, metavar="FILTER"
     )
     shape = show.add_mutually_exclusive_group()
-    shape.add_argument(
-        "-v",
-        "--verbose",
-        action="store_true",
-        help="Print queues, messages and bytes before each name",
+    option(shape, "-v --verbose", "Print queues, messages and bytes before each name", FLAG)
+    option(shape, "--json", "Print a JSON object for each topic", FLAG)
+    register = subcommand(commands, "register", "create a topic with at least N queues")
+    option(register, "topic", "Topic", type=topic, metavar="TOPIC")
+    option(register, "--queues", "Minimum number of queues; default: 1", integer(1, 65536), default=1)
+    unregister = subcommand(
+        commands, "unregister", "delete a topic and its messages; disconnect its consumers"
     )
-    shape.add_argument("--json", action="store_true", help="Print a JSON object for each topic")
-    register = add("register", "create a topic with at least N queues")
-    register.add_argument("topic", type=topic, metavar="TOPIC", help="Topic")
-    register.add_argument(
-        "--queues", type=whole(1, 65536), default=1, metavar="N", help="Minimum number of queues; default: 1"
-    )
-    unregister = add("unregister", "delete a topic and its messages; disconnect its consumers")
-    unregister.add_argument("topic", type=topic, metavar="TOPIC", help="Topic")
+    option(unregister, "topic", "Topic", type=topic, metavar="TOPIC")
     for sub in (show, register, unregister):
         connection.add_connection(sub, False)
 

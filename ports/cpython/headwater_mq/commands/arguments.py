@@ -5,7 +5,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from headwater_host.cli import argument_types
+from headwater_host.cli import options
 from headwater_host.exits import USAGE, CommandError
 from headwater_host.mq import CMQC
 from headwater_host.mq.errors import MQMIError
@@ -23,7 +23,7 @@ FLAGS = {
     )
 }
 #: An MQLONG. Its range is the queue manager's to check.
-LONG = argument_types.whole(-(1 << 31), (1 << 31) - 1)
+LONG = options.whole(-(1 << 31), (1 << 31) - 1)
 
 
 def add_version(group: "argparse._ArgumentGroup") -> None:

@@ -10,7 +10,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
 
-from headwater_host.cli import argument_types
+from headwater_host.cli import options
 from headwater_host.cli.message_format import render
 from headwater_host.cli.stdout import LOOK_AGAIN_S, check_reader
 from headwater_host.exits import FAILED, OK, TIMED_OUT, USAGE, CommandError
@@ -44,7 +44,7 @@ def add_arguments(parser: argparse.ArgumentParser, *, browse: bool = False) -> N
     parser.add_argument(
         "-C",
         "--count",
-        type=argument_types.whole(1, 1 << 62),
+        type=options.whole(1, 1 << 62),
         help=f"Maximum number of messages; default: {'all' if browse else '1'}",
     )
     if not browse:
@@ -52,7 +52,7 @@ def add_arguments(parser: argparse.ArgumentParser, *, browse: bool = False) -> N
     parser.add_argument(
         "-W",
         "--wait",
-        type=argument_types.seconds,
+        type=options.seconds,
         metavar="SECONDS",
         help="Total time to wait for messages; default: 0",
     )

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import nullcontext
 from typing import Any, BinaryIO, TypeVar
 
-from headwater_host.cli import argument_types
+from headwater_host.cli import options
 from headwater_host.exits import OK, USAGE, CommandError
 from headwater_host.mq import CMQC
 from headwater_host.mq.descriptors import MD
@@ -49,10 +49,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--ccsid", type=LONG, metavar="N", help="Character set of the data; default: 1208 for MQSTR"
     )
     group.add_argument("--encoding", type=LONG, metavar="N", help="Number encoding of the data; default: 546")
-    group.add_argument("--priority", type=argument_types.whole(0, 9), metavar="N", help="Priority, 0 to 9")
+    group.add_argument("--priority", type=options.whole(0, 9), metavar="N", help="Priority, 0 to 9")
     group.add_argument("--not-persistent", action="store_true", help="Allow a power cut to lose the message")
     group.add_argument(
-        "--expiry", type=argument_types.seconds, metavar="SECONDS", help="Time until the message expires"
+        "--expiry", type=options.seconds, metavar="SECONDS", help="Time until the message expires"
     )
     group.add_argument("--correl-id", type=id_of, metavar="HEX", help="CorrelId")
     group = parser.add_argument_group("groups and segments")
@@ -72,7 +72,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     group.add_argument(
         "--segment-size",
-        type=argument_types.whole(1, HIGHEST),
+        type=options.whole(1, HIGHEST),
         metavar="BYTES",
         help="Split the data into segments of this size",
     )
@@ -84,7 +84,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--max-depth",
-        type=argument_types.whole(1, HIGHEST),
+        type=options.whole(1, HIGHEST),
         default=5000,
         metavar="N",
         help="Maximum depth of a created queue; default: 5000",
