@@ -25,6 +25,7 @@ from prove import prove, prove_session
 
 from headwater.errors import E_LIMIT, E_TOO_LARGE, E_TYPE
 from headwater.mqtt import spec5
+from headwater.mqtt.manual_ack import ManualAck
 from headwater.mqtt.properties import Properties, find
 from headwater.mqtt.server import ServerSession
 from headwater.mqtt.server5 import ServerV5
@@ -168,13 +169,13 @@ class Pair5(Pair):
 
     def refuse(self) -> None:
         client = self.client
-        client.auto_ack = False
+        ManualAck(client)
         for qos in (1, 2):
             packet_id = self.server.publish(TOPIC, PAYLOAD, qos)
             self._settle()
-            assert client.acknowledge(packet_id, qos, client.epoch, spec5.QUOTA_EXCEEDED) == 0
+            assert client.acks.acknowledge(packet_id, qos, client.epoch, spec5.QUOTA_EXCEEDED) == 0
             self._settle()
-        client.auto_ack = True
+        client.acks.automatic = True
         assert self.server.outbox.count == 0
 
     def unknown_id(self) -> None:

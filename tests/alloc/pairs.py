@@ -3,6 +3,7 @@
 from prove import prove
 
 from headwater.mqtt.client import Client
+from headwater.mqtt.manual_ack import ManualAck
 from headwater.mqtt.streaming import StreamedMessage
 
 TYPE_CHECKING = False
@@ -155,15 +156,15 @@ class Pair:
 
     def acknowledged(self) -> None:
         client = self.client
-        client.auto_ack = False
+        ManualAck(client)
         packet_id = self.server.publish(TOPIC, PAYLOAD, 2)
         self._settle()
-        assert client.acknowledge(packet_id, 2, client.epoch) == 0
+        assert client.acks.acknowledge(packet_id, 2, client.epoch) == 0
         self._settle()
         packet_id = self.server.publish(TOPIC, PAYLOAD, 1)
         self._settle()
-        assert client.acknowledge(packet_id, 1, client.epoch) == 0
-        client.auto_ack = True
+        assert client.acks.acknowledge(packet_id, 1, client.epoch) == 0
+        client.acks.automatic = True
         self._settle()
         assert self.server.outbox.count == 0
 

@@ -13,6 +13,7 @@ from pipe import drain
 from sessions import server5, session5, session31
 
 from headwater.connection import ERROR, ONLINE
+from headwater.mqtt.manual_ack import ManualAck
 from headwater.mqtt.packets import Packet
 from headwater.mqtt.server import ServerSession
 from headwater.mqtt.server31 import ServerSession31
@@ -125,7 +126,8 @@ class Watched:
         end.outbox.settle()
         self._raises = raises
         self._large: list[Any] = []
-        end.auto_ack = auto_ack
+        if not auto_ack:
+            ManualAck(end)
         end.on_message = self.message
         end.on_delivered = lambda packet_id: self.seen.append(packet_id)
         if sink:

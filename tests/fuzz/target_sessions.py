@@ -74,7 +74,8 @@ def again(one: Watched, stream: bytes) -> None:
     assert not one._large, "a message is left open"
     stream_to(end, None)
     end.on_message = None
-    end.auto_ack = True
+    if end.acks is not None:
+        end.acks.automatic = True
     begin(one.kind, end)
     assert end.rx.start == end.rx.end and end.status == 0
     assert one.feed(one.kind.hello, [1000]) == 0

@@ -9,6 +9,7 @@ from pipe import Ends, Inbox, Outgoing, Sink
 from sessions import server5, session5, session31
 
 from headwater import errors
+from headwater.mqtt.manual_ack import ManualAck
 from headwater.mqtt.packets import Packet
 from headwater.mqtt.server import ServerSession
 from headwater.mqtt.server31 import ServerSession31
@@ -176,16 +177,20 @@ class Delivery(RuleBasedStateMachine):
     @rule(client=st.booleans(), on=st.booleans())
     def leave_acknowledging(self, client: bool, on: bool) -> None:
         end = self.ends.client if client else self.ends.server
-        end.auto_ack = on
+        (end.acks or ManualAck(end)).automatic = on
 
-    @precondition(lambda self: not (self.ends.client.auto_ack and self.ends.server.auto_ack))
+    @precondition(
+        lambda self: any(end.acks and not end.acks.automatic for end in (self.ends.client, self.ends.server))
+    )
     @rule(data=st.data(), client=st.booleans())
     def acknowledge(self, data: st.DataObject, client: bool) -> None:
         end, inbox = (
             (self.ends.client, self.ends.at_client) if client else (self.ends.server, self.ends.at_server)
         )
         ids = sorted({m[5] for m in inbox.got if m[2] == 2}) or [1]
-        status = end.acknowledge(data.draw(st.sampled_from(ids)), 2, end.epoch)
+        status = (end.acks or ManualAck(end, automatic=True)).acknowledge(
+            data.draw(st.sampled_from(ids)), 2, end.epoch
+        )
         assert status in (0, errors.E_AGAIN, errors.E_UNKNOWN_ID)
 
     @invariant()
@@ -212,10 +217,10 @@ class Delivery(RuleBasedStateMachine):
         e.connect()
         # What the application has not acknowledged so far, it does now, on whichever connection it came.
         for end, inbox in ((e.client, e.at_client), (e.server, e.at_server)):
-            end.auto_ack = True
+            (end.acks or ManualAck(end)).automatic = True
             for packet_id in {m[5] for m in inbox.got if m[2] == 2}:
                 for epoch in range(end.epoch + 1):
-                    assert end.acknowledge(packet_id, 2, epoch) in (0, errors.E_UNKNOWN_ID)
+                    assert end.acks.acknowledge(packet_id, 2, epoch) in (0, errors.E_UNKNOWN_ID)
                     e.run()
         # At QoS 1 that takes another connection.
         e.lose()

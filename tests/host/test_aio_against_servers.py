@@ -150,7 +150,7 @@ async def test_stray_acknowledgements_are_counted_and_otherwise_nothing() -> Non
 
 async def test_a_server_that_ends_the_connection_in_the_middle_of_a_publish_is_heard_at_once() -> None:
     def prepare(session: HostServerSession) -> None:
-        session.auto_ack = False
+        session.acks.automatic = False
 
     async with serve(prepare) as server, Client(HOST, server.port) as client:
         waiting = asyncio.ensure_future(client.publish("t", b"x", qos=2))

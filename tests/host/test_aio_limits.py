@@ -123,14 +123,14 @@ def test_ids_of_an_earlier_connection_do_not_count() -> None:
 def test_thousands_under_way_cost_each_read_the_same() -> None:
     """Whatever is acknowledged or open: no table is gone through for a message."""
     session = HostClientSession5(b"c", receive_maximum=4096)
-    session.auto_ack = False
+    session.acks.automatic = False
     assert session.connect(0) == 0
     assert take(session, CONNACK5) == 0
     looked_at = count_looks(session)
     for n in range(1, 4097):
         assert take(session, publish(n, 1 + n % 2)) == 0
     for n in range(1, 4097):
-        assert session.acknowledge(n, 1 + n % 2, session.epoch) == 0
+        assert session.acks.acknowledge(n, 1 + n % 2, session.epoch) == 0
         session.take([])
         if n % 2:
             assert take(session, bytes((0x62, 2, n >> 8, n & 255))) == 0
@@ -152,7 +152,7 @@ def count_looks(session: HostClientSession5) -> Callable[[], int]:
             looks += 1
             return super().__iter__()
 
-    session._ids = session._qos2_ids = Table("H")
+    session._ids = session.open_ids = Table("H")
     return lambda: looks
 
 

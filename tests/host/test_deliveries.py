@@ -17,12 +17,12 @@ QUICK = Reconnect(first=0.001, longest=0.01)
 
 def silent(session: HostServerSession) -> None:
     """It leaves unacknowledged what it takes."""
-    session.auto_ack = False
+    session.acks.automatic = False
 
 
 def acknowledge(server: Server, delivery: Delivery) -> None:
     session = server.sessions[-1]
-    assert session.acknowledge(delivery.packet_id, delivery.qos, session.epoch) == 0
+    assert session.acks.acknowledge(delivery.packet_id, delivery.qos, session.epoch) == 0
     server.connections[-1].push()
 
 
@@ -132,7 +132,7 @@ async def test_without_room_nothing_is_posted_and_what_is_dropped_says_so() -> N
             with pytest.raises(QueueFullError):
                 client.post_nowait("t", b"x", 1)
             server.prepare = lambda session: None
-            server.sessions[0].auto_ack = True
+            server.sessions[0].acks.automatic = True
         with pytest.raises(NotConnectedError):
             client.post_nowait("t", b"x", 1)
         server.prepare = silent

@@ -15,6 +15,7 @@ from pipe import packets
 from headwater.connection import ONLINE, RxBuf
 from headwater.mqtt import server, server31, session
 from headwater.mqtt import session as endpoint
+from headwater.mqtt.manual_ack import ManualAck
 from headwater.mqtt.packets import Packet
 from headwater.mqtt.server import ServerSession
 from headwater.mqtt.server31 import ServerSession31
@@ -213,7 +214,7 @@ def test_the_same_bytes_have_the_same_outcome(
     for kind in kinds:
         options = {"tx_size": tx_size, "window": 4, "rx": BUFFERS[buffer]()}
         side = Side(kind, options, OPENINGS[kinds])
-        side.end.auto_ack = answer
+        ManualAck(side.end, automatic=answer)
         rest = data
         for n in [*cuts, len(data)]:
             part, rest = rest[:n], rest[n:]

@@ -108,7 +108,7 @@ async def test_a_source_that_closes_the_gate_keeps_it_closed_for_those_behind_it
 async def test_acknowledgements_wait_for_the_disk(tmp_path: Path, qos: int) -> None:
     async with log(tmp_path) as (recorder, disk):
         session = HostServerSession()
-        session.auto_ack = False
+        session.acks.automatic = False
         pushed: list[bytes] = []
 
         def push() -> None:
@@ -144,7 +144,7 @@ async def test_acknowledgements_wait_for_the_disk(tmp_path: Path, qos: int) -> N
 async def test_acknowledgements_wait_for_nothing_but_the_disk(tmp_path: Path, qos: int) -> None:
     async with log(tmp_path) as (recorder, _):
         session = HostServerSession()
-        session.auto_ack = False
+        session.acks.automatic = False
         pushed = asyncio.Event()
         acknowledgements = Acknowledgements(recorder, session, pushed.set, pushed.set)
         session.on_message = lambda p: acknowledgements.add(
@@ -163,7 +163,7 @@ async def test_acknowledgements_wait_for_nothing_but_the_disk(tmp_path: Path, qo
 async def test_a_connection_that_is_gone_gets_no_acknowledgement_of_an_older_one(tmp_path: Path) -> None:
     async with log(tmp_path) as (recorder, disk):
         session = HostServerSession()
-        session.auto_ack = False
+        session.acks.automatic = False
         acknowledgements = Acknowledgements(recorder, session, lambda: None, lambda: None)
         session.on_message = lambda p: acknowledgements.add(
             recorder.record(1, "serial:x", p.payload_bytes()), p.packet_id, p.qos()

@@ -160,7 +160,7 @@ def feed(session: HostClientSession, data: bytes) -> bytes:
 
 def test_as_many_qos2_messages_may_be_open_as_there_are_ids() -> None:
     session = HostClientSession(b"c", clean_start=False)
-    session.auto_ack = False
+    session.acks.automatic = False
     came: list[int] = []
     session.on_message = lambda p: came.append(p.packet_id)
     assert session.connect(0) == 0
@@ -176,7 +176,7 @@ def test_as_many_qos2_messages_may_be_open_as_there_are_ids() -> None:
     assert session.duplicates == 65535
     order.shuffle(ids)
     for packet_id in ids[:1000]:
-        assert session.acknowledge(packet_id, 2, session.epoch) == 0
+        assert session.acks.acknowledge(packet_id, 2, session.epoch) == 0
     assert len(sent(session)) == 4 * 1000
     release = [b"\x62\x02" + packet_id.to_bytes(2, "big") for packet_id in ids]
     assert len(feed(session, b"".join(release))) == 4 * 65535

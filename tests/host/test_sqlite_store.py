@@ -426,7 +426,7 @@ def test_a_process_that_ends_at_every_byte(tmp_path: Path, server_forgets: bool)
                         server = ServerSession(128, 128, 1024, slots=8)
                 else:
                     assert box.count == 0
-                    assert not any(session._qos2_ids)
+                    assert not any(session.open_ids)
                     box.close()
             if server_forgets:
                 assert list(dict.fromkeys(got)) == handed, k

@@ -12,6 +12,7 @@ from headwater import errors
 from headwater.errors import HeadwaterError
 from headwater.mqtt import spec5
 from headwater.mqtt.client import Client
+from headwater.mqtt.manual_ack import ManualAck
 from headwater.mqtt.packets import Packet
 from headwater.mqtt.session import ClientSession
 from headwater.mqtt.streaming import stream_to
@@ -312,7 +313,7 @@ def test_cut_at_every_byte_while_receiving(broker: Mosquitto, qos: int, up: bool
 
 def test_redelivery_by_the_broker_until_it_is_acknowledged(peer: Callable[..., Peer]) -> None:
     listener, talker = peer("slow", clean_start=False), peer("talker")
-    listener.client.session.auto_ack = False
+    ManualAck(listener.client.session)
     listener.subscribe(b"slow/#", 2)
     for qos in (1, 2):
         talker.client.publish(b"slow/x", b"%d" % qos, qos)
@@ -325,8 +326,8 @@ def test_redelivery_by_the_broker_until_it_is_acknowledged(peer: Callable[..., P
     assert listener.got[2] == ("slow/x", b"1", 1, False, True)
     session = listener.client.session
     assert session.duplicates == 1
-    listener.client.session.auto_ack = True
-    assert session.acknowledge(session._qos2_ids[0], 2, session._qos2_epochs[0]) == 0
+    listener.client.session.acks.automatic = True
+    assert session.acks.acknowledge(session.open_ids[0], 2, session.acks._epochs[0]) == 0
     listener.settle()
     assert listener.client.connect() is listener.knows(True)
     listener.until(lambda: len(listener.got) == 4)
@@ -334,7 +335,7 @@ def test_redelivery_by_the_broker_until_it_is_acknowledged(peer: Callable[..., P
     assert listener.client.connect() is listener.knows(True)
     listener.settle()
     assert len(listener.got) == 4
-    assert not any(session._qos2_ids)
+    assert not any(session.open_ids)
 
 
 # -- brokers that die --------------------------------------------------------------------------------------------------

@@ -354,7 +354,7 @@ class Ends:
             assert end.out() == 0
             assert not end.stalled
             assert end.rx.start == end.rx.end
-            assert not any(end._qos2_ids), list(end._qos2_ids)
+            assert not any(end.open_ids), list(end.open_ids)
         assert not self.from_client.pending
         assert not self.from_server.pending
 

@@ -6,6 +6,7 @@ from pipe import Line, packets, send
 
 from headwater import errors
 from headwater.connection import IDLE
+from headwater.mqtt.manual_ack import ManualAck
 from headwater.mqtt.streaming import stream_to
 from headwater.wire import TICKS_MASK
 
@@ -221,14 +222,14 @@ def test_on_delivered_may_publish_when_the_server_has_lost_the_session() -> None
         p.client.connect()
         p.client.publish(b"t", b"done", 2)
         p.settle()
-        p.server.auto_ack = False
+        ManualAck(p.server)
         had = p.client.publish(b"t", b"had", 2)
         p.settle()
-        assert p.server.acknowledge(had, 2, p.server.epoch) == 0
+        assert p.server.acks.acknowledge(had, 2, p.server.epoch) == 0
         # PUBREC reaches the client; its PUBREL does not reach the server.
         send(p.server, p.dialer.line().down)
         assert p.client.poll() == 0
-        p.server.auto_ack = True
+        p.server.acks.automatic = True
         p.server.on_connect = lambda connect, packet: 0
         p.client.publish(b"t", b"waiting", qos)
 

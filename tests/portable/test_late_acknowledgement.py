@@ -7,6 +7,7 @@ from pipe import FIRST, SECOND
 
 from headwater.connection import ONLINE
 from headwater.errors import E_UNKNOWN_ID
+from headwater.mqtt.manual_ack import ManualAck
 from headwater.mqtt.server import SESSION_PRESENT, ServerSession
 from headwater.mqtt.session import ClientSession
 
@@ -48,7 +49,7 @@ class _Ends:
     def __init__(self) -> None:
         self.client = ClientSession(b"board", clean_start=False)
         self.server = ServerSession()
-        self.server.auto_ack = False
+        ManualAck(self.server)
         self.came: list[tuple[int, int]] = []
         self.server.on_message = lambda p: self.came.append((p.packet_id, self.server.epoch))
         self.delivered: list[int] = []
@@ -65,7 +66,7 @@ def test_repetition_before_the_acknowledgement_is_answered_when_that_comes() -> 
     assert ends.came == [(packet_id, FIRST)]
     assert ends.delivered == []
     # The application is done with it now, on the second connection: the client is told at once.
-    assert ends.server.acknowledge(packet_id, 2, FIRST) == 0
+    assert ends.server.acks.acknowledge(packet_id, 2, FIRST) == 0
     _exchange(ends.client, ends.server)
     assert ends.delivered == [packet_id]
     assert len(ends.came) == 1
@@ -77,7 +78,7 @@ def test_acknowledgement_between_connections_answers_the_repetition() -> None:
     _exchange(ends.client, ends.server)
     ends.client.lost()
     ends.server.lost()
-    assert ends.server.acknowledge(packet_id, 2, FIRST) == 0
+    assert ends.server.acks.acknowledge(packet_id, 2, FIRST) == 0
     _online(ends.client, ends.server)
     assert ends.delivered == [packet_id]
     assert len(ends.came) == 1
@@ -91,7 +92,7 @@ def test_repetition_waits_again_on_each_connection() -> None:
     ends.client.lost()
     ends.server.lost()
     # No connection: nothing to answer on, so it is noted for the next one.
-    assert ends.server.acknowledge(packet_id, 2, FIRST) == 0
+    assert ends.server.acks.acknowledge(packet_id, 2, FIRST) == 0
     assert ends.server.out() == 0
     _online(ends.client, ends.server)
     assert ends.delivered == [packet_id]
@@ -111,11 +112,11 @@ def test_late_acknowledgement_does_not_meet_another_message_with_the_same_id() -
     assert ends.client.publish(b"t", b"second", 2) == packet_id
     _exchange(ends.client, ends.server)
     assert ends.came == [(packet_id, FIRST), (packet_id, SECOND)]
-    assert ends.server.acknowledge(packet_id, 2, FIRST) == E_UNKNOWN_ID
+    assert ends.server.acks.acknowledge(packet_id, 2, FIRST) == E_UNKNOWN_ID
     # Had it counted, this repetition would be answered although nobody has acknowledged the second message.
     ends.server.on_connect = lambda connect, packet: SESSION_PRESENT
     _online(ends.client, ends.server)
     assert ends.delivered == []
-    assert ends.server.acknowledge(packet_id, 2, SECOND) == 0
+    assert ends.server.acks.acknowledge(packet_id, 2, SECOND) == 0
     _exchange(ends.client, ends.server)
     assert ends.delivered == [packet_id]

@@ -13,6 +13,7 @@ from headwater import errors
 from headwater.connection import CLOSING, ERROR, ONLINE
 from headwater.mqtt import spec, spec5
 from headwater.mqtt.client5 import Client5
+from headwater.mqtt.manual_ack import ManualAck
 from headwater.mqtt.session import ClientSession
 from headwater.mqtt.topic_aliases import IncomingAliases
 
@@ -171,13 +172,13 @@ def test_only_its_reason_codes_are_sent_in_a_packet() -> None:
             if code == 0:
                 continue
             c = client5()
-            c.auto_ack = False
+            ManualAck(c)
             assert feed(c, publish(0x30 | qos << 1, 7)) == 0
             good = code in table[0x40]
-            assert c.acknowledge(7, qos, c.epoch, code) == (0 if good else errors.E_ARGUMENT), code
+            assert c.acks.acknowledge(7, qos, c.epoch, code) == (0 if good else errors.E_ARGUMENT), code
             assert drain(c) == (ack(head, 7, code) if good else b"")
             if not good:
-                assert c.acknowledge(7, qos, c.epoch) == 0
+                assert c.acks.acknowledge(7, qos, c.epoch) == 0
         c = client5()
         good = code in table[0xE0]
         assert c.disconnect(code) == (0 if good else errors.E_ARGUMENT), code
@@ -202,10 +203,10 @@ def test_answers_of_ours_have_no_properties() -> None:
         for said, answer in asked:
             assert feed(c, said) == 0
             assert drain(c) == answer
-        c.auto_ack = False
+        ManualAck(c)
         for qos, head in ((1, 0x40), (2, 0x50)):
             assert feed(c, publish(0x30 | qos << 1, 9)) == 0
-            assert c.acknowledge(9, qos, c.epoch, 0x97) == 0
+            assert c.acks.acknowledge(9, qos, c.epoch, 0x97) == 0
             assert drain(c) == ack(head, 9, 0x97)
 
 
@@ -213,11 +214,11 @@ def test_a_refused_id_means_another_message() -> None:
     """[4.3.3-9]: what comes under the id behind a PUBREC with an error is new, DUP or not."""
     for head in (0x34, 0x3C):
         c = client5()
-        c.auto_ack = False
+        ManualAck(c)
         got: list[int] = []
         c.on_message = lambda p, got=got: got.append(p.packet_id)
         assert feed(c, publish(0x34, 7)) == 0
-        assert c.acknowledge(7, 2, c.epoch, 0x83) == 0
+        assert c.acks.acknowledge(7, 2, c.epoch, 0x83) == 0
         assert feed(c, publish(head, 7)) == 0
         assert got == [7, 7] and c.duplicates == 0
 

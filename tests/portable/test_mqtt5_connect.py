@@ -9,6 +9,7 @@ from states5 import CONNACK5, Ends5, client5, connack5, made, online5, text_in
 from headwater import errors
 from headwater.connection import CLOSING, ERROR, IDLE, ONLINE
 from headwater.mqtt import spec5
+from headwater.mqtt.manual_ack import ManualAck
 from headwater.mqtt.server import SESSION_PRESENT, ServerSession
 from headwater.mqtt.session import ClientSession
 from headwater.mqtt.topic_aliases import IncomingAliases, OutgoingAliases
@@ -143,7 +144,7 @@ def test_the_receive_maximum_narrows_the_window() -> None:
     """As long as its connection lasts; then ours holds again."""
     for ours, theirs, window in ((16, 3, 3), (2, 3, 2), (3, 200, 3)):
         e = Ends5(session5(b"c", 0, False, window=ours, slots=12), server5(receive_window=theirs))
-        e.server.auto_ack = False
+        ManualAck(e.server)
         for n in range(10):
             assert e.from_client.publish(b"t", bytes([n]), 1 + n % 2) > 0
         e.connect()
@@ -151,7 +152,7 @@ def test_the_receive_maximum_narrows_the_window() -> None:
         done = 0
         while done < 10:
             _, _, qos, _, _, packet_id = e.at_server.got[done]
-            assert e.server.acknowledge(packet_id, qos, FIRST) == 0
+            assert e.server.acks.acknowledge(packet_id, qos, FIRST) == 0
             done += 1
             e.run()
             assert len(e.at_server.got) == min(10, window + done)
@@ -162,7 +163,7 @@ def test_the_receive_maximum_narrows_the_window() -> None:
 
 def test_a_client_s_receive_maximum_narrows_the_server_s_window() -> None:
     e = Ends5(session5(b"c", 0, False, receive_window=2), server5(window=9))
-    e.client.auto_ack = False
+    ManualAck(e.client)
     e.connect()
     for n in range(5):
         e.from_server.publish(b"t", bytes([n]), 1 + n % 2)
@@ -170,7 +171,7 @@ def test_a_client_s_receive_maximum_narrows_the_server_s_window() -> None:
     assert len(e.at_client.got) == 2
     for n in range(5):
         _, _, qos, _, _, packet_id = e.at_client.got[n]
-        assert e.client.acknowledge(packet_id, qos, FIRST) == 0
+        assert e.client.acks.acknowledge(packet_id, qos, FIRST) == 0
         e.run()
     e.quiet()
     e.lose()

@@ -8,6 +8,7 @@ from states5 import Ends5, as5, client5, made, number_in, online5, text_in
 from headwater import errors
 from headwater.connection import DONE, FIRST_REQUEST_ID, REL
 from headwater.mqtt import spec5
+from headwater.mqtt.manual_ack import ManualAck
 from headwater.mqtt.properties import PAIR, TABLE, find, skip
 from headwater.mqtt.streaming import stream_to
 from headwater.wire import get_u16
@@ -76,19 +77,19 @@ def test_a_message_is_refused_by_the_application() -> None:
         inbox = e.at_client if client_refuses else e.at_server
         refused: list[tuple[int, int]] = []
         other.v5.on_refused = lambda packet_id, code, refused=refused: refused.append((packet_id, code))
-        end.auto_ack = False
+        ManualAck(end)
         ids = [out.publish(b"t", bytes([n]), 1 + n % 2) for n in range(4)]
         e.run()
         codes = (spec5.NOT_AUTHORIZED, spec5.QUOTA_EXCEEDED, 0, spec5.NO_MATCHING_SUBSCRIBERS)
         for n in range(4):
-            assert end.acknowledge(inbox.got[n][5], 1 + n % 2, FIRST, codes[n]) == 0
+            assert end.acks.acknowledge(inbox.got[n][5], 1 + n % 2, FIRST, codes[n]) == 0
         e.run()
         assert refused == [(ids[0], codes[0]), (ids[1], codes[1])]
         assert out.delivered == [b"\x02", b"\x03"]
         out.pending.clear()
         e.quiet()
         # The refused id means another message now.
-        end.auto_ack = True
+        end.acks.automatic = True
         out.publish(b"t", b"next", 2)
         e.run()
         assert inbox.got[-1][1] == b"next"
@@ -97,7 +98,7 @@ def test_a_message_is_refused_by_the_application() -> None:
 
 def test_acknowledge_says_what_is_wrong() -> None:
     e = online5()
-    e.server.auto_ack = False
+    ManualAck(e.server)
     e.from_client.publish(b"t", b"", 2)
     e.from_client.publish(b"t", b"", 1)
     e.run()
@@ -112,15 +113,15 @@ def test_acknowledge_says_what_is_wrong() -> None:
         (1, 2, 0, 0x80, errors.E_UNKNOWN_ID),
         (2, 1, 0, 0x80, errors.E_STATE),
     ):
-        assert s.acknowledge(packet_id, qos, epoch, code) == status
+        assert s.acks.acknowledge(packet_id, qos, epoch, code) == status
     while s.tx_size - s.tx_end >= 5:
         s.tx_end += 1
-    assert s.acknowledge(1, 2, FIRST, 0x80) == errors.E_AGAIN
+    assert s.acks.acknowledge(1, 2, FIRST, 0x80) == errors.E_AGAIN
     s.tx_end = 0
-    assert s.acknowledge(1, 2, FIRST, 0x10) == 0
-    assert s.acknowledge(1, 2, FIRST, 0x10) == errors.E_UNKNOWN_ID
+    assert s.acks.acknowledge(1, 2, FIRST, 0x10) == 0
+    assert s.acks.acknowledge(1, 2, FIRST, 0x10) == errors.E_UNKNOWN_ID
     e.lose()
-    assert s.acknowledge(2, 1, FIRST, 0x80) == errors.E_STATE
+    assert s.acks.acknowledge(2, 1, FIRST, 0x80) == errors.E_STATE
 
 
 def test_qos_2_with_ids_that_are_not_known() -> None:
@@ -145,7 +146,7 @@ def test_qos_2_with_ids_that_are_not_known() -> None:
     assert feed(c, b"\x34\x06\x00\x01t\x00\x01\x00") == 0
     drain(c)
     assert feed(c, bytes([0x62, 3, 0, 1, spec5.PACKET_IDENTIFIER_NOT_FOUND])) == 0
-    assert drain(c) == b"\x70\x02\x00\x01" and not any(c._qos2_ids)
+    assert drain(c) == b"\x70\x02\x00\x01" and not any(c.open_ids)
 
 
 def test_a_long_answer_waits_for_room() -> None:
@@ -216,18 +217,18 @@ def test_no_more_open_messages_than_were_announced() -> None:
     """At QoS 1 and 2 together, as long as the application has not acknowledged them (3.3.4)."""
     for levels in ((1, 1, 1, 1), (2, 2, 2, 2), (1, 2, 2, 1), (2, 1, 1, 2)):
         c = client5(receive_window=3)
-        c.auto_ack = False
+        ManualAck(c)
         for n in (1, 2, 3, 4):
             status = feed(c, bytes([0x30 | levels[n - 1] << 1, 6, 0, 1, 116, 0, n, 0]))
             assert status == (errors.E_RX_WINDOW if n == 4 else 0), (levels, n)
         assert drain(c) == bytes([0xE0, 1, spec5.RECEIVE_MAXIMUM_EXCEEDED])
     # What is acknowledged does not count; nor what another connection brought.
     c = client5(receive_window=3, clean_start=False)
-    c.auto_ack = False
+    ManualAck(c)
     for n in range(1, 20):
         assert feed(c, bytes([0x32, 6, 0, 1, 116, 0, n, 0])) == 0
         if n > 2:
-            assert c.acknowledge(n - 2, 1, FIRST) == 0
+            assert c.acks.acknowledge(n - 2, 1, FIRST) == 0
             drain(c)
     c.lost()
     c.connect(0)
@@ -239,7 +240,7 @@ def test_no_more_open_messages_than_were_announced() -> None:
 
 def test_a_large_message_counts_as_well() -> None:
     c = client5(receive_window=1, rx_size=64)
-    c.auto_ack = False
+    ManualAck(c)
 
     class Sink:
         def open(self, p: "Packet", size: int) -> bool:

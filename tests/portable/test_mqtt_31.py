@@ -8,6 +8,7 @@ from sessions import session31
 from headwater import errors
 from headwater.connection import CLOSING, CONNECTING, ERROR, IDLE, ONLINE, REL
 from headwater.mqtt import spec
+from headwater.mqtt.manual_ack import ManualAck
 from headwater.mqtt.server import SESSION_PRESENT, ServerSession
 from headwater.mqtt.server31 import ServerSession31
 from headwater.mqtt.session import ClientSession
@@ -129,10 +130,10 @@ def test_what_is_unacknowledged_goes_on_as_if_the_server_had_kept_it() -> None:
     for kept in (True, False):
         e = ends()
         e.connect()
-        e.server.auto_ack = False
+        ManualAck(e.server)
         packet_id = e.from_client.publish(b"t", b"m", 2)
         e.run()
-        assert e.server.acknowledge(packet_id, 2, FIRST) == 0
+        assert e.server.acks.acknowledge(packet_id, 2, FIRST) == 0
         send(e.server, e.link().down)
         receive(e.client, e.link().down)
         assert e.client.outbox.state[packet_id - 1] == REL
@@ -169,15 +170,15 @@ def test_a_board_that_was_reset_releases_its_ids() -> None:
 def test_a_clean_session_begins_anew() -> None:
     e = ends()
     e.connect()
-    e.client.auto_ack = False
+    ManualAck(e.client)
     e.from_server.publish(b"t", b"old", 2)
     e.run()
-    assert e.client._qos2_ids[0]
+    assert e.client.open_ids[0]
     e.client.clean_start = True
-    e.client.auto_ack = True
+    e.client.acks.automatic = True
     e.lose()
     e.connect()
-    assert not any(e.client._qos2_ids)
+    assert not any(e.client.open_ids)
 
 
 def test_a_known_id_without_dup_is_another_message() -> None:
@@ -189,7 +190,7 @@ def test_a_known_id_without_dup_is_another_message() -> None:
             stream_to(e.client, sink)
             e.connect()
             c = e.client
-            assert feed(c, b"\x34\x07\x00\x01t\x00\x01\x00o") == 0 and c._qos2_ids[0] == 1
+            assert feed(c, b"\x34\x07\x00\x01t\x00\x01\x00o") == 0 and c.open_ids[0] == 1
             e.lose()
             assert c.connect(0) == 0
             drain(c)

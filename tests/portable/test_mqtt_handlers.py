@@ -4,6 +4,7 @@ from pipe import Ends, Sink, again, small_ends
 
 from headwater.connection import CLOSING, CONNECTING, IDLE, ONLINE
 from headwater.errors import E_AGAIN
+from headwater.mqtt.manual_ack import ManualAck
 from headwater.mqtt.server import ServerSession
 from headwater.mqtt.streaming import stream_to
 
@@ -316,17 +317,17 @@ def test_on_delivered_may_reconnect_when_the_server_has_lost_the_session() -> No
     for window in (1, 6):
         e = small_ends()
         e.client.window = window
-        e.server.auto_ack = False
+        ManualAck(e.server)
         packet_id = e.from_client.publish(b"t", b"had", 2)
         e.run()
-        assert e.server.acknowledge(packet_id, 2, e.server.epoch) == 0
+        assert e.server.acks.acknowledge(packet_id, 2, e.server.epoch) == 0
         # PUBREC reaches the client; its PUBREL does not reach the server.
         link = e.link()
         link.up.cut = len(link.up.log)
         e.reconnect = False
         e.run()
         e.reconnect = True
-        e.server.auto_ack = True
+        e.server.acks.automatic = True
         e.server.on_connect = lambda connect, packet: 0
         for payload in (b"one", b"two", b"three"):
             e.from_client.publish(b"t", payload, 1)

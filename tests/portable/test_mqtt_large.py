@@ -6,6 +6,7 @@ from states import CONNACK, GOOD, client_in, sessions
 
 from headwater import errors
 from headwater.connection import ONLINE
+from headwater.mqtt.manual_ack import ManualAck
 from headwater.mqtt.server import ServerSession
 from headwater.mqtt.session import ClientSession
 from headwater.mqtt.streaming import stream_to
@@ -149,7 +150,7 @@ def test_a_large_message_while_no_qos_2_place_is_free() -> None:
     assert c.connect(0) == 0
     drain(c)
     assert feed(c, CONNACK) == 0
-    c.auto_ack = False
+    ManualAck(c)
     assert feed(c, b"\x34\x05\x00\x01t\x00\x01") == 0
     sink = Counter()
     stream_to(c, sink)

@@ -3,6 +3,7 @@
 from pipe import Ends, Sink, again, small_ends
 
 from headwater.connection import IDLE, ONLINE
+from headwater.mqtt.manual_ack import ManualAck
 from headwater.mqtt.streaming import stream_to
 
 TYPE_CHECKING = False
@@ -91,11 +92,11 @@ def test_on_delivered_may_raise() -> None:
 def test_on_delivered_may_raise_when_the_server_has_lost_the_session() -> None:
     """PUBREC has come, PUBCOMP has not, and the next CONNACK says that the session is gone: two are delivered then."""
     e = small_ends()
-    e.server.auto_ack = False
+    ManualAck(e.server)
     ids = [e.client.publish(b"t", bytes([n]), 2) for n in (1, 2)]
     e.run()
     for packet_id in ids:
-        assert e.server.acknowledge(packet_id, 2, e.server.epoch) == 0
+        assert e.server.acks.acknowledge(packet_id, 2, e.server.epoch) == 0
     # PUBREC reaches the client; its PUBREL does not reach the server.
     link = e.link()
     link.up.cut = len(link.up.log)
@@ -113,7 +114,7 @@ def test_on_delivered_may_raise_when_the_server_has_lost_the_session() -> None:
 
     e.client.on_delivered = delivered
     e.server.on_connect = lambda connect, packet: 0
-    e.server.auto_ack = True
+    e.server.acks.automatic = True
     e.open()
     assert run_raising(e) == 1
     assert e.client.state == ONLINE

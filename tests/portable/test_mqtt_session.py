@@ -6,6 +6,7 @@ from states import CONNACK, SESSION_KEPT, client_in, online
 
 from headwater import errors
 from headwater.connection import CLOSING, CONNECTING, ERROR, FIRST_REQUEST_ID, IDLE, ONLINE, REL
+from headwater.mqtt.manual_ack import ManualAck
 from headwater.mqtt.server import SESSION_PRESENT, ServerSession
 from headwater.mqtt.session import ClientSession
 
@@ -129,12 +130,12 @@ def test_a_server_that_lost_the_session() -> None:
     """QoS 1 and 2 without PUBREC go out again, to a new session: without DUP. What had its PUBREC is delivered, and ids
     that were open are not."""
     e = online()
-    e.server.auto_ack = False
+    ManualAck(e.server)
     ids = [e.from_client.publish(b"t", bytes([n]), 1 + n % 2) for n in range(4)]
     e.from_server.publish(b"t", b"down", 2)
     e.run()
     # PUBREC for the second message only, and no PUBCOMP.
-    assert e.server.acknowledge(ids[1], 2, FIRST) == 0
+    assert e.server.acks.acknowledge(ids[1], 2, FIRST) == 0
     send(e.server, e.link().down)
     assert receive(e.client, e.link().down) >= 0
     assert e.client.outbox.state[ids[1] - 1] == REL

@@ -7,6 +7,7 @@ from states import CONNACK, PACKETS, client_in, online, server_in
 from headwater import errors
 from headwater.connection import ERROR, FIRST_REQUEST_ID, ONLINE
 from headwater.mqtt import spec
+from headwater.mqtt.manual_ack import ManualAck
 from headwater.mqtt.server import ServerSession
 from headwater.mqtt.session import ClientSession
 
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 def test_no_more_in_flight_than_the_window() -> None:
     for window in (1, 2, 5, 16):
         e = online(window=window, slots=12, outbox_size=400)
-        e.server.auto_ack = False
+        ManualAck(e.server)
         for n in range(12):
             assert e.from_client.publish(b"t", bytes([n]), 1 + n % 2) > 0
         assert e.client.publish(b"t", b"one too many", 1) == errors.E_WINDOW
@@ -27,7 +28,7 @@ def test_no_more_in_flight_than_the_window() -> None:
         answered = 0
         while answered < 12:
             _, _, qos, _, _, packet_id = e.at_server.got[answered]
-            assert e.server.acknowledge(packet_id, qos, FIRST) == 0
+            assert e.server.acks.acknowledge(packet_id, qos, FIRST) == 0
             answered += 1
             e.run()
             assert e.client.in_flight == min(window, 12 - answered)
@@ -39,15 +40,15 @@ def test_no_more_in_flight_than_the_window() -> None:
 def test_a_window_that_shrinks() -> None:
     """Fewer in flight on the next connection; what was acknowledged out of order on the first is not sent again."""
     e = online(window=4, slots=6)
-    e.server.auto_ack = False
+    ManualAck(e.server)
     for n in range(4):
         e.from_client.publish(b"t", bytes([n]), 1)
     e.run()
     for packet_id in (3, 2):
-        assert e.server.acknowledge(packet_id, 1, FIRST) == 0
+        assert e.server.acks.acknowledge(packet_id, 1, FIRST) == 0
     e.run()
     e.client.window = 1
-    e.server.auto_ack = True
+    e.server.acks.automatic = True
     e.lose()
     e.connect()
     assert e.at_server.payloads(1) == [b"\x00", b"\x01", b"\x02", b"\x03", b"\x00", b"\x03"]
@@ -259,8 +260,8 @@ def test_what_has_no_place_is_left_to_the_next_connection() -> None:
     """A client that says so receives what lies behind it, an acknowledgement for instance."""
     e = Ends(ClientSession(b"c", 0, False, receive_window=3), ServerSession(window=16, outbox_size=8000))
     e.connect()
-    e.client.auto_ack = False
-    e.client.leave_excess = True
+    ManualAck(e.client)
+    e.client.acks.leave_excess = True
     for n in range(8):
         # Also one that is larger than the receive buffer.
         e.from_server.publish(b"t", bytes([n]) + bytes(1000 if n == 5 else 0), 2)
@@ -270,20 +271,20 @@ def test_what_has_no_place_is_left_to_the_next_connection() -> None:
     assert e.client.publish(b"u", b"", 1) == 1
     e.run()
     assert delivered == [1]
-    assert e.client.excess == 5
+    assert e.client.acks.excess == 5
     assert e.at_client.payloads(2) == [b"\x00", b"\x01", b"\x02"]
     # A free place is not for one of those behind.
-    assert e.client.acknowledge(1, 2, FIRST) == 0
+    assert e.client.acks.acknowledge(1, 2, FIRST) == 0
     e.run()
     e.from_server.publish(b"t", b"\x08", 2)
     e.run()
-    assert e.client.excess == 6
-    assert e.client.acknowledge(2, 2, FIRST) == e.client.acknowledge(3, 2, FIRST) == 0
-    e.client.auto_ack = True
+    assert e.client.acks.excess == 6
+    assert e.client.acks.acknowledge(2, 2, FIRST) == e.client.acks.acknowledge(3, 2, FIRST) == 0
+    e.client.acks.automatic = True
     e.server.window = 3
     e.lose()
     e.open()
-    assert e.client.excess == 0
+    assert e.client.acks.excess == 0
     e.run()
     assert e.at_client.payloads(2) == [bytes([n]) for n in range(9) if n != 5]
     assert e.client.skipped == 1
@@ -294,7 +295,7 @@ def test_open_qos_2_messages_are_bounded() -> None:
     """A peer with more of them open than there is room for: the connection ends, and nothing is delivered twice."""
     e = Ends(ClientSession(b"c", 0, False, receive_window=3), ServerSession(window=16))
     e.connect()
-    e.client.auto_ack = False
+    ManualAck(e.client)
     for n in range(4):
         e.from_server.publish(b"t", bytes([n]), 2)
     send(e.server, e.link().down)
@@ -303,8 +304,8 @@ def test_open_qos_2_messages_are_bounded() -> None:
     assert e.client.state == ERROR
     assert e.at_client.payloads(2) == [b"\x00", b"\x01", b"\x02"]
     for packet_id in (1, 2, 3):
-        assert e.client.acknowledge(packet_id, 2, FIRST) == 0
-    e.client.auto_ack = True
+        assert e.client.acks.acknowledge(packet_id, 2, FIRST) == 0
+    e.client.acks.automatic = True
     e.server.window = 3
     e.lose()
     e.connect()

@@ -12,6 +12,7 @@ from pipe import FIRST, Ends, Inbox, Link, Wire, feed
 
 from headwater.connection import ONLINE
 from headwater.journal import JournalOutbox
+from headwater.mqtt.manual_ack import ManualAck
 from headwater.mqtt.server import ServerSession
 from headwater.mqtt.session import ClientSession
 
@@ -259,7 +260,7 @@ def test_ids_of_a_forgotten_life_are_released_before_they_are_used_again() -> No
             client.publish(b"t", name, 2)
         ends.run()
         ends.lose()
-        assert len([i for i in world.server._qos2_ids if i]) == 3
+        assert len([i for i in world.server.open_ids if i]) == 3
         old = [message[1] for message in world.servers[0].got]
         assert old == [b"1.2", b"2.2", b"3.2"]
         world.servers[0].got.clear()
@@ -311,7 +312,7 @@ def test_what_the_application_acknowledged_does_not_come_again() -> None:
     file = MemoryFile()
     server = ServerSession(64, 64, 512, slots=6)
     client = ClientSession(b"c", 10, False, None, None, 64, 64, outbox=JournalOutbox(file, 200, 6))
-    client.auto_ack = False
+    ManualAck(client)
     ends = ends_of(client, server)
     ends.connect()
     server.publish(b"t", b"one", 2)
@@ -319,7 +320,7 @@ def test_what_the_application_acknowledged_does_not_come_again() -> None:
     ends.run()
     first, second = ends.at_client.got
     ends.lose()
-    assert client.acknowledge(first[5], 2, FIRST) == 0
+    assert client.acks.acknowledge(first[5], 2, FIRST) == 0
     again = ClientSession(
         b"c", 10, False, None, None, 64, 64, outbox=JournalOutbox(MemoryFile(file.kept), 200, 6)
     )

@@ -34,6 +34,7 @@ _MQTT = (
     "headwater.mqtt.keeper",
     "headwater.mqtt.backlog",
     "headwater.mqtt.spec",
+    "headwater.mqtt.manual_ack",
     "headwater.mqtt.streaming",
     "headwater.mqtt.topics",
     "headwater.reasons",

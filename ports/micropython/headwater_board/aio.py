@@ -17,7 +17,7 @@ import asyncio
 from headwater.connection import send_out
 from headwater.errors import E_AGAIN, E_OFFLINE, E_REFUSED, E_RX_WINDOW, E_WINDOW, HeadwaterError
 from headwater.mqtt.keeper import GIVEN_UP, OFF, ONLINE, Keeper
-from headwater.mqtt.session import KEEP
+from headwater.mqtt.manual_ack import KEEP, ManualAck
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -109,7 +109,8 @@ class Client:
         keeper.on_delivered = self._delivered
         # Of 5.0 only.
         session: Any = keeper.client.session
-        session.leave_excess = True
+        self.acks = session.acks or ManualAck(session, automatic=True)
+        self.acks.leave_excess = True
         self._inner_refused: Any = None
         if session.v5 is not None:
             self._inner_refused = session.v5.on_refused
@@ -191,17 +192,16 @@ class Client:
         await self._ask(topic_filter, self.keeper.unsubscribe(topic_filter))
 
     async def acknowledge(self, message: Message) -> None:
-        """Acknowledge a message, where ``keeper.client.session.auto_ack`` is off; in the order of arrival.
+        """Acknowledge a message, where ``acks.automatic`` is False; in the order of arrival.
 
         Raises HeadwaterError: E_STATE when its connection is over, and it will come again.
         """
         if message.qos:
-            session = self.keeper.client.session
-            status = session.acknowledge(message.packet_id, message.qos, message.epoch)
+            status = self.acks.acknowledge(message.packet_id, message.qos, message.epoch)
             while status == E_AGAIN:
                 self._crowded = True
                 await self._change()
-                status = session.acknowledge(message.packet_id, message.qos, message.epoch)
+                status = self.acks.acknowledge(message.packet_id, message.qos, message.epoch)
             if status:
                 raise HeadwaterError(status)
             self._turn()
@@ -244,7 +244,7 @@ class Client:
             if self._epoch != session.epoch:
                 # Calling it allocates: its comprehensions share a variable.
                 self._forget()
-            if (self._missed or session.excess) and len(self._inbox) < self.queue:
+            if (self._missed or self.acks.excess) and len(self._inbox) < self.queue:
                 session.fail(E_RX_WINDOW)
         self._admit()
         try:
@@ -303,7 +303,7 @@ class Client:
         if over >= -1:
             self.keeper.client.reading = False
         self._notify()
-        if qos and session.auto_ack and (over >= 0 or self._kept):
+        if qos and self.acks.automatic and (over >= 0 or self._kept):
             self._kept.append(message)
             return KEEP
         return None
@@ -315,7 +315,7 @@ class Client:
             self._forget()
             while self._kept and len(self._inbox) - len(self._kept) < self.queue:
                 message = self._kept[0]
-                if client.session.acknowledge(message.packet_id, message.qos, message.epoch) == E_AGAIN:
+                if self.acks.acknowledge(message.packet_id, message.qos, message.epoch) == E_AGAIN:
                     break
                 self._kept.pop(0)
 
@@ -327,7 +327,7 @@ class Client:
             self._epoch = session.epoch
             self._missed = False
             if session.session_present:
-                again = [m for m in (self._kept if session.auto_ack else self._inbox) if m.qos == 1]
+                again = [m for m in (self._kept if self.acks.automatic else self._inbox) if m.qos == 1]
                 self._inbox = [m for m in self._inbox if m not in again]
                 self._kept = [m for m in self._kept if m not in again]
                 if len(self._inbox) < self.queue:

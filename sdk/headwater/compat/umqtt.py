@@ -39,6 +39,7 @@ from headwater.errors import (
     blame,
 )
 from headwater.mqtt.client import Client
+from headwater.mqtt.manual_ack import ManualAck
 from headwater.mqtt.streaming import stream_to
 from headwater.wire import TICKS_MASK, const
 
@@ -106,8 +107,7 @@ class MQTTClient:
             response_ms=self.response_ms,
         )
         session = self._session = self._client.session
-        session.auto_ack = False
-        session.leave_excess = True
+        self._acks = ManualAck(session, leave_excess=True)
         session.on_message = self._arrived
         session.on_delivered = self._delivered
         session.on_answer = self._answered
@@ -234,7 +234,7 @@ class MQTTClient:
         client.reading = True
         status = client.poll()
         client.reading = True
-        if status == 0 and (self._missed or session.excess) and not (self._calling or self._inbox):
+        if status == 0 and (self._missed or self._acks.excess) and not (self._calling or self._inbox):
             client.close()
             status = E_RX_WINDOW
         if status == 0 and self._pinged_at is not None and client.pinged:
@@ -309,9 +309,9 @@ class MQTTClient:
             raise
         finally:
             self._calling = calling
-            if qos and self._session.acknowledge(packet_id, qos, epoch) == E_AGAIN:
+            if qos and self._acks.acknowledge(packet_id, qos, epoch) == E_AGAIN:
                 self._until(self._has_been_sent, 0)
-                self._session.acknowledge(packet_id, qos, epoch)
+                self._acks.acknowledge(packet_id, qos, epoch)
         if qos:
             self._client.poll()
         return 0x30 | qos << 1

@@ -99,9 +99,6 @@ _PUBREC = const(5)
 _PUBREL = const(6)
 _PUBCOMP = const(7)
 _ACK_SIZE = const(4)
-# An acknowledgement with a reason code (5.0); those from 0x80 on are errors.
-_LONG_ACK = const(5)
-_ERROR = const(0x80)
 _PUBACK_HEAD = const(0x40)
 # Packet Identifier not found (5.0, 2.4).
 _NOT_FOUND = const(0x92)
@@ -123,18 +120,10 @@ _ONLINE = const(2)
 _SHORT = const(129)
 # Nobody's topic is this object.
 NO_TOPIC = bytearray(0)
-# An open QoS 2 id: delivered to the application, which has not acknowledged it; answered with PUBREC; or delivered,
-# and sent again on this connection before the application acknowledged it.
-_DELIVERED = const(1)
-_ANSWERED = const(2)
-_REPEATED = const(3)
-# Instead of a place among the QoS 2 identifiers: a message at QoS 1; a duplicate at QoS 2.
-_QOS_1 = const(-1)
-_REPETITION = const(-1)
+#: Instead of a place among the QoS 2 identifiers: its message is here already.
+REPETITION = const(-1)
 #: What a handler answers when its packet is to be taken again later.
 LATER = const(1)
-#: What ``on_message`` returns for a message at QoS 1 or 2 that ``acknowledge`` will acknowledge, not its return.
-KEEP = "keep"
 _SUBACK = const(9)
 _UNSUBACK = const(11)
 _PINGREQ = const(12)
@@ -179,9 +168,9 @@ class Session(Endpoint):
     """One end of a connection: ``ClientSession`` or ``server.ServerSession``.
 
     ``on_message(packet)`` is called for each message, with the reusable cursor: copy what must outlive the
-    call. At QoS 1 and 2 the acknowledgement goes out when the call returns; with ``auto_ack`` off, when
-    ``acknowledge`` is called, and so for each message of which it returns ``KEEP``. A message whose handler raises is
-    not acknowledged: the exception passes through ``feed``, and the next ``feed(0)`` goes on behind the message.
+    call. A message at QoS 1 or 2 is acknowledged when the call returns; with ``headwater.mqtt.manual_ack`` the
+    application does it. A message whose handler raises is not acknowledged: the exception passes through ``feed``, and
+    the next ``feed(0)`` continues behind the message.
 
     Messages larger than the receive buffer are skipped: acknowledged, counted in ``skipped``, not delivered. With
     ``headwater.mqtt.streaming`` they go to a sink, in pieces.
@@ -192,6 +181,8 @@ class Session(Endpoint):
 
     #: What an acknowledgement makes of a message; a session may have a table of its own.
     delivery = DELIVERY
+    #: ``manual_ack.ManualAck``, if the application acknowledges messages itself.
+    acks: "Any" = None
 
     def __init__(
         self,
@@ -224,37 +215,30 @@ class Session(Endpoint):
         self.packet = Packet(rx.buf, check) if self.v5 is None else self.v5.cursor(rx.buf, check)
         # Above the receive buffer's capacity no packet is taken whole, even when all of it happens to be there.
         self.packet.short = min(128, rx.capacity - 1)
-        self.auto_ack = True
         #: Messages at QoS 1 of this connection that the application has to acknowledge.
         self.unanswered = 0
         self.on_message: Callable[[Packet], object] | None = None
         #: Messages larger than the buffer that were skipped, and repetitions at QoS 2 that were not delivered.
         self.skipped = self.duplicates = 0
-        #: With True a message at QoS 2 for which there is no place does not end the connection: neither it nor any
-        #: message at QoS 2 behind it is taken (``excess`` counts them), until the next connection brings them again.
-        self.leave_excess = False
-        self.excess = 0
         # Parses packets for ``Endpoint.feed``.
         self._take_packet = _take_packets
         #: Whether what was read waits for room to answer it; ``feed(0)`` goes on once something was sent.
         self.stalled = False
         #: From ``feed`` on until its caller clears it: so that a caller notices when a handler calls it again.
         self.feeding = False
-        # QoS 2 ids that wait for PUBREL (0 = free place), what became of each, and the epoch it came in. Then how many
-        # of them this connection has opened.
-        self.receive_window = receive_window
-        self.qos2_opened = 0
+        #: The identifiers of received QoS 2 messages that wait for PUBREL (4.3.3); 0 is a free place.
         self._received = outbox.received
         if self._received is not None:
-            self.receive_window = receive_window = max(receive_window, len(self._received.ids))
-        self._qos2_ids = array("H", bytes(2 * receive_window))
-        self._qos2_states = bytearray(receive_window)
-        self._qos2_epochs = array("I", [0] * receive_window)
+            receive_window = max(receive_window, len(self._received.ids))
+        self.receive_window = receive_window
+        self.open_ids = array("H", bytes(2 * receive_window))
         if self._received is not None:
             # Those of an earlier life: their messages were delivered and answered then.
             for i in range(len(self._received.ids)):
-                self._qos2_ids[i] = self._received.ids[i]
-                self._qos2_states[i] = _ANSWERED
+                self.open_ids[i] = self._received.ids[i]
+        #: Which of them this connection has opened, a byte each, and how many.
+        self.opened_now = bytearray(receive_window)
+        self.qos2_opened = 0
         #: The message larger than the receive buffer that is passing; and its ``close``, bound once.
         self.large = LargeMessage()
         self.close_large: Callable[[bool], None] = self.large.close
@@ -269,11 +253,12 @@ class Session(Endpoint):
         self._stop()
         self.rx.clear()
         self.status = 0
-        self.unanswered = self.qos2_opened = self.excess = 0
+        self.unanswered = self.qos2_opened = 0
         self.now = self.rx_time = self.tx_time = now_ms
-        for i in range(len(self._qos2_states)):
-            if self._qos2_states[i] == _REPEATED:
-                self._qos2_states[i] = _DELIVERED
+        for i in range(len(self.opened_now)):
+            self.opened_now[i] = 0
+        if self.acks is not None:
+            self.acks.begin()
 
     def fail(self, code: int) -> int:
         """End the connection with an error: ``code``, which stays in ``status``. At 5.0 the peer is told the reason,
@@ -310,8 +295,8 @@ class Session(Endpoint):
                 return
             session_present = i > 0
         if not session_present:
-            for i in range(len(self._qos2_ids)):
-                self._qos2_ids[i] = 0
+            for i in range(len(self.open_ids)):
+                self.open_ids[i] = 0
             if self._received is not None and self._received.closed(0):
                 self.fail(errors.E_STORE)
                 return
@@ -360,22 +345,22 @@ class Session(Endpoint):
         return bad if bad < 0 or self.v5 is None else self.v5.read_publish(p, bad)
 
     def _take(self, p: Packet) -> int:
-        """Hand a message to the application and answer it, for which there is room: 0 or E_RX_WINDOW.
+        """Hand a message to the application and acknowledge it, for which there is room: 0 or E_RX_WINDOW.
 
-        LATER when the answers before it are to leave first: what they acknowledge does not come again on the next
-        connection, so that a server which sends more than the window (mosquitto may, when it takes a session up again)
+        LATER if the answers before it must leave first: what they acknowledge does not come again on the next
+        connection, so that a server which sends more than the window (mosquitto does so when it resumes a session)
         gets all of it across in the end.
         """
+        if self.acks is not None:
+            return self.acks.take(p)  # type: ignore[no-any-return]
         if p.head & 4:
-            i = self._open_qos2(p.packet_id)
-            if i == _REPETITION:
+            i = self.open_qos2(p.packet_id)
+            if i == REPETITION:
+                put_ack(self, _PUBREC, p.packet_id)
                 return 0
             if i < 0:
-                if self.tx_end or not self.leave_excess:
-                    return LATER if self.tx_end else i
-                self.excess += 1
-                return 0
-            self._deliver(self.on_message, p, i, p.packet_id, self.auto_ack)
+                return LATER if self.tx_end else i
+            deliver(self, self.on_message, p, i, p.packet_id)
         elif p.head & 2:
             _deliver_1(self, p)
         elif self.on_message is not None:
@@ -383,148 +368,54 @@ class Session(Endpoint):
         return 0
 
     def find_qos2(self, packet_id: int) -> int:
-        """The place of an open QoS 2 id (0 finds a free place), or -1."""
-        ids = self._qos2_ids
+        """Return the place of an open QoS 2 identifier, or -1; of 0, a free place."""
+        ids = self.open_ids
         for i in range(len(ids)):
             if ids[i] == packet_id:
                 return i
         return -1
 
-    def _open_qos2(self, packet_id: int) -> int:
-        """Open a QoS 2 id for a new message: its place; or E_RX_WINDOW.
+    def open_qos2(self, packet_id: int, full: bool = False) -> int:
+        """Open a QoS 2 identifier for a new message: its place; REPETITION if it is open (4.3.3).
 
-        _REPETITION when it is open already (4.3.3): that is answered, and not delivered.
+        E_RX_WINDOW if there is no place, or with ``full``.
         """
         if self.version is not None:
             self.version.opening(packet_id)
-        i = self.find_qos2(packet_id)
-        if i >= 0:
+        if self.find_qos2(packet_id) >= 0:
             self.duplicates += 1
-            if self._qos2_states[i] == _ANSWERED:
-                self._answer(i, packet_id)
-            else:
-                self._qos2_states[i] = _REPEATED
-            return _REPETITION
-        i = -1 if self.excess else self._free_qos2()
+            return REPETITION
+        i = -1 if full else self.free_qos2()
         if i < 0:
             return errors.E_RX_WINDOW
-        self._qos2_ids[i] = packet_id
-        self._qos2_states[i] = _DELIVERED
-        self._qos2_epochs[i] = self.epoch
+        self.open_ids[i] = packet_id
+        self.opened_now[i] = 1
         self.qos2_opened += 1
         return i
 
-    def _free_qos2(self) -> int:
-        """A place for another open QoS 2 id, or -1."""
+    def free_qos2(self) -> int:
+        """Return a place for another open QoS 2 identifier, or -1."""
         if self.v5 is not None and self.v5.is_full():
             return -1
         return self.find_qos2(0)
 
-    def forget_old_qos2(self, packet_id: int) -> None:
-        """Forget a QoS 2 identifier of an earlier connection, if the packet at hand has no DUP."""
-        i = self.find_qos2(packet_id)
-        if i >= 0 and self._qos2_epochs[i] != self.epoch and not self.packet.head & _DUP:
-            self._qos2_ids[i] = 0
-
-    def _close_qos2(self, i: int) -> None:
-        """The QoS 2 id in place ``i`` is free again."""
-        self._qos2_ids[i] = 0
-        if self._qos2_epochs[i] == self.epoch:
+    def close_qos2(self, i: int) -> None:
+        """Free the place of a QoS 2 identifier."""
+        self.open_ids[i] = 0
+        if self.opened_now[i]:
+            self.opened_now[i] = 0
             self.qos2_opened -= 1
 
-    def _deliver(
-        self, handler: "Callable[..., object] | None", message: object, i: int, packet_id: int, answer: bool
-    ) -> None:
-        """Hand over a message at QoS 2, ``i`` being its place among the open ids, or at QoS 1; and answer it.
-
-        The handler may publish until the transmit buffer is full: room for the answer is kept. It may raise: the
-        message then counts as if it had never come. It may end the connection, and even begin another one.
-        """
-        epoch = self.epoch
-        if i < 0:
-            # Until its PUBACK; the handler may acknowledge it.
-            self.unanswered += 1
-        if handler is not None:
-            self.tx_size -= _ACK_SIZE
-            try:
-                if handler(message) == KEEP:
-                    answer = False
-            except BaseException:
-                # Unless it was acknowledged first.
-                if (
-                    i >= 0
-                    and self._qos2_ids[i] == packet_id
-                    and self._qos2_epochs[i] == epoch
-                    and self._qos2_states[i] != _ANSWERED
-                ):
-                    self._close_qos2(i)
-                raise
-            finally:
-                if self.epoch == epoch:
-                    self.tx_size += _ACK_SIZE
-        if not answer:
-            return
-        if self.epoch != epoch:
-            # Its connection is over. At QoS 1 it comes again; at QoS 2 it is its repetition that is to be answered.
-            if i >= 0 and self.acknowledge(packet_id, 2, epoch) <= errors.E_AGAIN:
-                self._qos2_states[i] = _ANSWERED
-        elif i >= 0:
-            self._answer(i, packet_id)
-        else:
-            self.unanswered -= 1
-            put_ack(self, _PUBACK, packet_id)
-
-    def _answer(self, i: int, packet_id: int, code: int = 0) -> None:
-        """Answer a message at QoS 2: from now on, whatever happens, it is not delivered again."""
-        self._qos2_states[i] = _ANSWERED
+    def answer_qos2(self, packet_id: int, code: int = 0) -> None:
+        """Send PUBREC: from now on, whatever happens, the message is not delivered again."""
         if self._received is not None and self._received.opened(packet_id):
             self.fail(errors.E_STORE)
         else:
             put_ack(self, _PUBREC, packet_id, code)
 
-    def acknowledge(self, packet_id: int, qos: int, epoch: int, code: int = 0) -> int:
-        """Acknowledge a message by hand; ``epoch`` is the session's when the message arrived.
-
-        Acknowledge in the order of arrival (4.6). At 5.0 a reason ``code`` from 0x80 on refuses the message, and its
-        sender gives it up. 0; E_QOS; E_AGAIN if the transmit buffer is full for now; E_STATE for a QoS 1 message of an
-        earlier connection (the peer retransmits it) or a refusal of any such message; E_UNKNOWN_ID for what is no
-        packet identifier, or at QoS 2 is not unacknowledged; E_ARGUMENT for a reason code that is none of PUBACK's.
-        """
-        if qos != 1 and qos != 2:
-            return errors.E_QOS
-        if code and (self.v5 is None or not self.v5.is_ack_code(code)):
-            return errors.E_ARGUMENT
-        if not 0 < packet_id < 65536:
-            return errors.E_UNKNOWN_ID
-        i = 0
-        if qos == 2:
-            i = self.find_qos2(packet_id)
-            if i < 0 or self._qos2_epochs[i] != epoch or self._qos2_states[i] == _ANSWERED:
-                return errors.E_UNKNOWN_ID
-            if code == 0 and (
-                self.state != ONLINE or (epoch != self.epoch and self._qos2_states[i] != _REPEATED)
-            ):
-                # Its duplicate will be answered at once.
-                if self._received is not None and self._received.opened(packet_id):
-                    return errors.E_STORE
-                self._qos2_states[i] = _ANSWERED
-                return 0
-        if (qos == 1 or code) and (epoch != self.epoch or self.state != ONLINE):
-            return errors.E_STATE
-        if self.tx_size - self.tx_end < (_LONG_ACK if code else _ACK_SIZE):
-            return errors.E_AGAIN
-        if qos == 1:
-            if self.unanswered:
-                self.unanswered -= 1
-            put_ack(self, _PUBACK, packet_id, code)
-        elif code >= _ERROR:
-            # What arrives under this identifier is another message (4.3.3).
-            self._close_qos2(i)
-            put_ack(self, _PUBREC, packet_id, code)
-        else:
-            self._answer(i, packet_id, code)
-            return self.status
-        return 0
+    def record_qos2(self, packet_id: int) -> int:
+        """Record that a message is delivered whose connection is over: 0 or E_STORE. Its repetition is answered."""
+        return 0 if self._received is None else self._received.opened(packet_id)
 
     # -- messages larger than the receive buffer ---------------------------------------------------------------------
 
@@ -803,7 +694,7 @@ def _take_packets(s: Session, i: int, end: int) -> int:
             if p.head & 6 == 0:
                 if s.on_message is not None:
                     s.on_message(p)
-            elif p.head & 2:
+            elif p.head & 2 and s.acks is None:
                 _deliver_1(s, p)
             elif s._take(p):
                 break
@@ -875,11 +766,10 @@ def _begin_large(s: Session, i: int, end: int) -> int:
             s.version.opening(p.packet_id)
         if s.find_qos2(p.packet_id) >= 0:
             return at
-        if s.excess or s._free_qos2() < 0:
-            if not s.leave_excess:
+        if s.free_qos2() < 0 or (s.acks is not None and s.acks.excess):
+            if s.acks is None or not s.acks.leaves():
                 return s.fail(errors.E_RX_WINDOW)
             # It passes, unacknowledged.
-            s.excess += 1
             large.qos = 0
             return at
     epoch = s.epoch
@@ -924,39 +814,68 @@ def _go_on_large(s: Session, i: int, end: int) -> int:
 def _end_large(s: Session) -> int:
     """All of the large message has passed: 0 or E_RX_WINDOW."""
     large = s.large
-    place = _QOS_1
+    i = -1
     if large.qos == 0:
         large.close(True)
         return 0
+    if s.acks is not None:
+        return s.acks.end_large(large)  # type: ignore[no-any-return]
     if large.qos == 2:
-        place = s._open_qos2(large.packet_id)
-        if place < 0:
-            if place == _REPETITION or not s.leave_excess:
-                return 0 if place == _REPETITION else place
-            s.excess += 1
-            large.close(False)
+        i = s.open_qos2(large.packet_id)
+        if i == REPETITION:
+            put_ack(s, _PUBREC, large.packet_id)
             return 0
-    s._deliver(s.close_large, True, place, large.packet_id, s.auto_ack or not large.streaming)
+        if i < 0:
+            return i
+    deliver(s, s.close_large, True, i, large.packet_id)
     return 0
 
 
+def deliver(
+    s: Session, handler: "Callable[..., object] | None", message: object, i: int, packet_id: int
+) -> None:
+    """Hand over a message at QoS 2, ``i`` being the place of its identifier, or at QoS 1 (-1); and acknowledge it.
+
+    The handler may publish until the transmit buffer is full: room for the acknowledgement is kept. It may raise: the
+    message then counts as not received. It may end the connection, and even begin another one.
+    """
+    epoch = s.epoch
+    if i < 0:
+        s.unanswered += 1
+    if handler is not None:
+        s.tx_size -= _ACK_SIZE
+        try:
+            handler(message)
+        except BaseException:
+            if i >= 0 and s.open_ids[i] == packet_id:
+                s.close_qos2(i)
+            raise
+        finally:
+            if s.epoch == epoch:
+                s.tx_size += _ACK_SIZE
+    if i >= 0:
+        if s.epoch == epoch:
+            s.answer_qos2(packet_id)
+        elif s.open_ids[i] == packet_id:
+            s.record_qos2(packet_id)
+    elif s.epoch == epoch:
+        s.unanswered -= 1
+        put_ack(s, _PUBACK, packet_id)
+
+
 def _deliver_1(s: Session, p: Packet) -> None:
-    """As ``_deliver``, for a message at QoS 1 that is whole."""
+    """As ``deliver``, for a message at QoS 1 that is whole."""
     packet_id = p.packet_id
     epoch = s.epoch
-    # As at QoS 2: what a handler changes holds from the next message on.
-    auto_ack = s.auto_ack
-    # Until its PUBACK; the handler may acknowledge it.
     s.unanswered += 1
     if s.on_message is not None:
         s.tx_size -= _ACK_SIZE
         try:
-            if s.on_message(p) == KEEP:
-                auto_ack = False
+            s.on_message(p)
         finally:
             if s.epoch == epoch:
                 s.tx_size += _ACK_SIZE
-    if s.epoch == epoch and auto_ack:
+    if s.epoch == epoch:
         s.unanswered -= 1
         s.tx_end = encode_ack(s.tx, s.tx_end, s.tx_size, _PUBACK, packet_id)
 
@@ -1007,7 +926,7 @@ def on_pubrel(s: Session, p: Packet) -> int:
     if i >= 0:
         if s._received is not None and s._received.closed(p.packet_id):
             return errors.E_STORE
-        s._close_qos2(i)
+        s.close_qos2(i)
     else:
         # The other end missed our PUBCOMP, or it is confused: either way it may forget the id (4.3.3).
         s.strays += 1

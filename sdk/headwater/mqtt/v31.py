@@ -61,8 +61,10 @@ class V31:
     def opening(self, packet_id: int) -> None:
         """Forget an identifier of an earlier connection that arrives without DUP: a server that has lost the session
         counts from the beginning, and this is another message."""
-        if packet_id:
-            self.session.forget_old_qos2(packet_id)
+        session = self.session
+        i = session.find_qos2(packet_id)
+        if packet_id and i >= 0 and not session.opened_now[i] and not session.packet.dup():
+            session.close_qos2(i)
 
 
 def _on_connack(s: "ClientSession", p: "Packet") -> int:

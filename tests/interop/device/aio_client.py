@@ -8,6 +8,7 @@ import settings
 from headwater.errors import HeadwaterError
 from headwater.mqtt.client import Client
 from headwater.mqtt.keeper import Keeper
+from headwater.mqtt.manual_ack import ManualAck
 from headwater_board import aio
 from headwater_board.tcp import Tcp
 
@@ -139,7 +140,7 @@ async def slow() -> None:
 async def acknowledged() -> None:
     """The program acknowledges; what it did not comes again on the next connection."""
     keeper = made()
-    keeper.client.session.auto_ack = False
+    ManualAck(keeper.client.session)
     got = []
     async with aio.Client(keeper) as client:
         await client.subscribe(b"commands", 2)

@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 from headwater import errors
 from headwater.mqtt import packets, spec
-from headwater.mqtt.session import KEEP, Session, acknowledged
+from headwater.mqtt.manual_ack import KEEP, ManualAck
+from headwater.mqtt.session import Session, acknowledged
 from headwater.wire import put_varint
 from headwater_host.topics import check_name
 
@@ -73,6 +74,23 @@ class FastEndpoint(Session):
     def __init__(self, *args: Any, **options: Any):
         super().__init__(*args, **options)
         self._known: set[bytes] = set()
+
+    acks: "ManualAck | None"
+
+    @property
+    def auto_ack(self) -> bool:
+        """Whether a message at QoS 1 or 2 is acknowledged when its handler returns."""
+        return self.acks is None or self.acks.automatic
+
+    @auto_ack.setter
+    def auto_ack(self, on: bool) -> None:
+        assert self.acks is not None
+        self.acks.automatic = on
+
+    def acknowledge(self, packet_id: int, qos: int, epoch: int, code: int = 0) -> int:
+        """Acknowledge a message: as ``ManualAck.acknowledge``."""
+        assert self.acks is not None
+        return self.acks.acknowledge(packet_id, qos, epoch, code)
 
     # -- out -----------------------------------------------------------------------------------------------------------
 
@@ -202,7 +220,7 @@ class FastEndpoint(Session):
                         if self.on_message is not None:
                             self.on_message(p)
                     else:
-                        # As of ``endpoint._deliver_1``.
+                        # As ``ManualAck.take``.
                         auto_ack = self.auto_ack
                         self.unanswered += 1
                         if self.on_message is not None:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from headwater.connection import AT2, DONE
 from headwater.errors import E_ARGUMENT, E_FILTER, E_LIMIT, E_TOO_LARGE, E_WINDOW
 from headwater.mqtt import spec, spec5
+from headwater.mqtt.manual_ack import ManualAck
 from headwater.mqtt.packets import Packet, publish_size
 from headwater.mqtt.properties import Packet5
 from headwater.mqtt.server import ServerSession
@@ -143,12 +144,13 @@ class HostClient(FastEndpoint, ClientSession):
             # Such a server holds no ids that would have to be released first, and does not know PUBREL.
             self.outbox.fresh = False
         self._ids = _OpenIds("H")
-        for packet_id in self._qos2_ids:
+        for packet_id in self.open_ids:
             if not packet_id:
-                # The endpoint has put those of an earlier life at the beginning, with their states.
+                # The core has put those of an earlier life at the beginning.
                 break
             self._ids[self._ids.find(0)] = packet_id
-        self._qos2_ids = self._ids
+        self.open_ids = self._ids
+        ManualAck(self, automatic=True)
 
     @property
     def sink(self) -> "Sink[Packet] | None":
@@ -471,7 +473,8 @@ class HostServerSession(FastEndpoint, ServerSession):
             rx=GrowingRxBuf(_RX, max_packet),
         )
         self._ids = _OpenIds("H")
-        self._qos2_ids = self._ids
+        self.open_ids = self._ids
+        ManualAck(self, automatic=True)
 
     def find_qos2(self, packet_id: int) -> int:
         """The place of a QoS 2 identifier; of 0, a free place."""
