@@ -1,12 +1,7 @@
 """Payloads that begin with an MQMDE: messages and groups, cut into segments."""
 
 from headwater.ibmmq.header import MQMDE
-from headwater_host.mq.CMQC import (
-    MQMF_LAST_MSG_IN_GROUP,
-    MQMF_LAST_SEGMENT,
-    MQMF_MSG_IN_GROUP,
-    MQMF_SEGMENT,
-)
+from headwater_host.mq.CMQC import MQMF_LAST_MSG_IN_GROUP, MQMF_LAST_SEGMENT, MQMF_MSG_IN_GROUP, MQMF_SEGMENT
 from headwater_host.mq.structures import encode
 
 #: MsgFlags of a segment, the last one, a message in a group, and the last of these.

@@ -331,11 +331,7 @@ def test_closing_with_a_disk_that_refuses_is_an_error_for_all_who_wait(tmp_path:
     async def main() -> None:
         disk = SlowDisk()
         capture = AsyncCapture(
-            tmp_path,
-            datasync=disk,
-            on_error=lambda error: None,
-            block_bytes=100,
-            limit_bytes=100,
+            tmp_path, datasync=disk, on_error=lambda error: None, block_bytes=100, limit_bytes=100
         )
         async with capture:
             capture.append(*record(0))

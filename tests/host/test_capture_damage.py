@@ -9,14 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from headwater_host.capture import (
-    CaptureReader,
-    Problem,
-    Record,
-    list_blocks,
-    read_range,
-    verify,
-)
+from headwater_host.capture import CaptureReader, Problem, Record, list_blocks, read_range, verify
 from headwater_host.capture.scan import _WINDOW
 from tests.host.capture_logs import (
     MANIFEST,

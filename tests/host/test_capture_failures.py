@@ -14,13 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from headwater_host.capture import (
-    CaptureReader,
-    CaptureWriteError,
-    Record,
-    list_blocks,
-    verify,
-)
+from headwater_host.capture import CaptureReader, CaptureWriteError, Record, list_blocks, verify
 from tests.host.capture_logs import numbered, read_log, record, records, segments
 from tools.capture_log import LogWriter
 

@@ -22,11 +22,7 @@ from headwater_host.capture.format import (
     parse_segment_name,
     segment_name,
 )
-from tests.host.capture_logs import (
-    records,
-    with_body,
-    with_header,
-)
+from tests.host.capture_logs import records, with_body, with_header
 from tests.rows import each_row
 from tools.capture_log import encode_records
 

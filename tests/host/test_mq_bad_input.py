@@ -16,17 +16,7 @@ from headwater_host.mq.errors import MQMIError
 from headwater_mq.manager import QueueManager
 from headwater_mq.options import GMO, OD, PMO
 from headwater_mq.queue import Queue
-from tests.host.mq_queue import (
-    ALL,
-    GROUP,
-    GROUP_ID,
-    attempt,
-    gmo2,
-    md2,
-    queue_manager,
-    reason_of,
-    segments,
-)
+from tests.host.mq_queue import ALL, GROUP, GROUP_ID, attempt, gmo2, md2, queue_manager, reason_of, segments
 from tests.rows import each_row
 
 SYNC = CMQC.MQGMO_SYNCPOINT

@@ -142,10 +142,7 @@ def test_a_column_of_a_message(copied: Any, written: Path, value: str, row: int)
             manager.give_back("Q")
         hurt = {ONE: WHOLE[1:2], SEGMENT: WHOLE[3:4], SECOND: WHOLE[4:7]}[row]
         expected = [data for data in WHOLE if data not in hurt]
-        assert [data for data in found if data in expected] == expected or column in _OWNERS, (
-            column,
-            found,
-        )
+        assert [data for data in found if data in expected] == expected or column in _OWNERS, (column, found)
         # A damaged group is given message by message to who does not ask for all of it; so is a segment's rest.
         assert set(found) - set(WHOLE) <= {b"fghi"}, (column, found)
 
@@ -244,8 +241,7 @@ def test_what_new_ids_are_made_of(copied: Any, name: str, value: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "there, damage",
-    [(b"BEGIN UPDATE queues", b"BEGIN UPDATE queue\xdb"), (b'{"QType"', b'{"QTyp\xdb"')],
+    "there, damage", [(b"BEGIN UPDATE queues", b"BEGIN UPDATE queue\xdb"), (b'{"QType"', b'{"QTyp\xdb"')]
 )
 def test_text_that_is_no_utf_8(copied: Any, there: bytes, damage: bytes) -> None:
     path = copied()

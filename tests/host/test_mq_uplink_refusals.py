@@ -113,8 +113,7 @@ def test_a_queue_manager_that_takes_few_at_a_time(outbox: Forward, most: int) ->
 
 
 @pytest.mark.parametrize(
-    "record, says",
-    [(b"headwater 7", "says 7, the local queue 3"), (b"other", "not a record of headwater")],
+    "record, says", [(b"headwater 7", "says 7, the local queue 3"), (b"other", "not a record of headwater")]
 )
 def test_a_record_that_cannot_be_is_not_believed(outbox: Forward, record: bytes, says: str) -> None:
     recorder = Recorder(queues())

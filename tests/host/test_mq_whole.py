@@ -208,12 +208,7 @@ def test_the_message_under_the_cursor_must_begin_a_message(tmp_path: Path) -> No
     how=st.sampled_from([ALL_MSGS | COMPLETE, ALL_MSGS, ALL_SEGS, COMPLETE, 0]),
 )
 def test_any_order_of_arrival(
-    tmp_path_factory: pytest.TempPathFactory,
-    messages: list[bytes],
-    size: int,
-    seed: int,
-    lost: int,
-    how: int,
+    tmp_path_factory: pytest.TempPathFactory, messages: list[bytes], size: int, seed: int, lost: int, how: int
 ) -> None:
     """A group in segments, shuffled, some twice, perhaps one lost: what comes back is exact, or nothing does."""
     chance = random.Random(seed)

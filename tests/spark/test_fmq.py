@@ -33,9 +33,7 @@ from tests.spark.fmq_bytes import (
     spoiled,
     value,
 )
-from tests.spark.fmq_bytes import (
-    frame as built,
-)
+from tests.spark.fmq_bytes import frame as built
 
 VECTORS = json.loads((Path(__file__).parents[1] / "vectors/fmq.json").read_text(encoding="utf-8"))
 FRAMES = [bytes.fromhex(row["hex"]) for row in VECTORS["frames"]]

@@ -120,11 +120,7 @@ def test_a_group_in_any_order(judged: list[int]) -> None:
     assert [
         (row["payload"], row["last_in_group"], row["group_complete"])
         for row in sorted(found, key=lambda row: row["seq"])
-    ] == [
-        (b"abcdef", False, True),
-        (b"alone", False, True),
-        (b"last", True, True),
-    ]
+    ] == [(b"abcdef", False, True), (b"alone", False, True), (b"last", True, True)]
     assert judged == []
 
 

@@ -54,9 +54,7 @@ def identified(seq: int, *, board: str = "b1", boot: int = 1, topic: str = "t", 
 
 def test_identity_makes_two_frames_one_message(outcome: Any) -> None:
     found = outcome(Rec(identified(1), at=5), Rec(identified(1), at=9, connection=2))
-    assert found.messages("seq", "copies", "time_ns", "connection") == [
-        (1, 2, 1_790_000_000_005_000_000, 1),
-    ]
+    assert found.messages("seq", "copies", "time_ns", "connection") == [(1, 2, 1_790_000_000_005_000_000, 1)]
     assert found.result.duplicates == 1
 
 

@@ -302,10 +302,7 @@ def test_a_run_killed_at_any_step_of_the_switch_leaves_old_or_new(tmp_path: Path
 
 def test_two_runs_at_once_are_refused(tmp_path: Path) -> None:
     capture = capture_of(tmp_path / "log")
-    with (
-        new_run(tmp_path / "out", ["a"]),
-        pytest.raises(BusyError, match="another pipeline is writing"),
-    ):
+    with new_run(tmp_path / "out", ["a"]), pytest.raises(BusyError, match="another pipeline is writing"):
         run_on(InProcess(), capture, tmp_path / "out")
 
 

@@ -98,12 +98,7 @@ def done(tmp_path_factory: pytest.TempPathFactory) -> tuple[Result, Path]:
     """A run over the log in many parts, in this process."""
     tmp = tmp_path_factory.mktemp("fmq")
     capture = capture_of(tmp / "log")
-    result = run_on(
-        InProcess(),
-        capture,
-        tmp / "out",
-        partition_bytes=3000,
-    )
+    result = run_on(InProcess(), capture, tmp / "out", partition_bytes=3000)
     return result, tmp / "out"
 
 

@@ -47,9 +47,7 @@ class QueueAttributes:
         _within(self, "DefPersistence", (CMQC.MQPER_NOT_PERSISTENT, CMQC.MQPER_PERSISTENT))
         _within(self, "Usage", (CMQC.MQUS_NORMAL, CMQC.MQUS_TRANSMISSION))
         _within(
-            self,
-            "IndexType",
-            (CMQC.MQIT_NONE, CMQC.MQIT_MSG_ID, CMQC.MQIT_CORREL_ID, CMQC.MQIT_GROUP_ID),
+            self, "IndexType", (CMQC.MQIT_NONE, CMQC.MQIT_MSG_ID, CMQC.MQIT_CORREL_ID, CMQC.MQIT_GROUP_ID)
         )
         _within(self, "InhibitGet", (CMQC.MQQA_GET_ALLOWED, CMQC.MQQA_GET_INHIBITED))
         _within(self, "InhibitPut", (CMQC.MQQA_PUT_ALLOWED, CMQC.MQQA_PUT_INHIBITED))

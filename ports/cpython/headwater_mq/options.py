@@ -1,9 +1,7 @@
 """Check the options of MQPUT, MQGET and MQOPEN."""
 
-from typing import ClassVar
-
 from headwater_host.mq import CMQC
-from headwater_host.mq.descriptors import MD, Fields, Structure
+from headwater_host.mq.descriptors import MD, Structure, chars, number
 from headwater_host.mq.errors import failed
 
 _PUT_OPTIONS = (
@@ -66,29 +64,16 @@ _OPEN_OPTIONS = (
 class PMO(Structure):
     """MQPMO: put message options."""
 
-    FIELDS: ClassVar[Fields] = {
-        "StrucId": ("c", 4, CMQC.MQPMO_STRUC_ID),
-        "Version": ("l", 4, CMQC.MQPMO_VERSION_1),
-        "Options": ("l", 4, CMQC.MQPMO_NONE),
-        "Timeout": ("l", 4, -1),
-        "Context": ("l", 4, 0),
-        "KnownDestCount": ("l", 4, 0),
-        "UnknownDestCount": ("l", 4, 0),
-        "InvalidDestCount": ("l", 4, 0),
-        "ResolvedQName": ("c", 48, b""),
-        "ResolvedQMgrName": ("c", 48, b""),
-    }
-
-    StrucId: bytes
-    Version: int
-    Options: int
-    Timeout: int
-    Context: int
-    KnownDestCount: int
-    UnknownDestCount: int
-    InvalidDestCount: int
-    ResolvedQName: bytes
-    ResolvedQMgrName: bytes
+    StrucId: bytes = chars(4, CMQC.MQPMO_STRUC_ID)
+    Version: int = number(CMQC.MQPMO_VERSION_1)
+    Options: int = number(CMQC.MQPMO_NONE)
+    Timeout: int = number(-1)
+    Context: int = number()
+    KnownDestCount: int = number()
+    UnknownDestCount: int = number()
+    InvalidDestCount: int = number()
+    ResolvedQName: bytes = chars(48)
+    ResolvedQMgrName: bytes = chars(48)
 
 
 class GMO(Structure):
@@ -98,59 +83,32 @@ class GMO(Structure):
     version 3 on ``ReturnedLength``, in bytes.
     """
 
-    FIELDS: ClassVar[Fields] = {
-        "StrucId": ("c", 4, CMQC.MQGMO_STRUC_ID),
-        "Version": ("l", 4, CMQC.MQGMO_VERSION_1),
-        "Options": ("l", 4, CMQC.MQGMO_NO_WAIT),
-        "WaitInterval": ("l", 4, 0),
-        "Signal1": ("l", 4, 0),
-        "Signal2": ("l", 4, 0),
-        "ResolvedQName": ("c", 48, b""),
-        "MatchOptions": ("l", 4, CMQC.MQMO_MATCH_MSG_ID | CMQC.MQMO_MATCH_CORREL_ID),
-        "GroupStatus": ("l", 1, CMQC.MQGS_NOT_IN_GROUP),
-        "SegmentStatus": ("l", 1, CMQC.MQSS_NOT_A_SEGMENT),
-        "Segmentation": ("l", 1, CMQC.MQSEG_INHIBITED),
-        "Reserved1": ("c", 1, b""),
-        "MsgToken": ("b", 16, CMQC.MQMTOK_NONE),
-        "ReturnedLength": ("l", 4, CMQC.MQRL_UNDEFINED),
-    }
-
-    StrucId: bytes
-    Version: int
-    Options: int
-    WaitInterval: int
-    Signal1: int
-    Signal2: int
-    ResolvedQName: bytes
-    MatchOptions: int
-    GroupStatus: int
-    SegmentStatus: int
-    Segmentation: int
-    Reserved1: bytes
-    MsgToken: bytes
-    ReturnedLength: int
+    StrucId: bytes = chars(4, CMQC.MQGMO_STRUC_ID)
+    Version: int = number(CMQC.MQGMO_VERSION_1)
+    Options: int = number(CMQC.MQGMO_NO_WAIT)
+    WaitInterval: int = number()
+    Signal1: int = number()
+    Signal2: int = number()
+    ResolvedQName: bytes = chars(48)
+    MatchOptions: int = number(CMQC.MQMO_MATCH_MSG_ID | CMQC.MQMO_MATCH_CORREL_ID)
+    GroupStatus: int = number(CMQC.MQGS_NOT_IN_GROUP)
+    SegmentStatus: int = number(CMQC.MQSS_NOT_A_SEGMENT)
+    Segmentation: int = number(CMQC.MQSEG_INHIBITED)
+    Reserved1: bytes = chars(1)
+    MsgToken: bytes = chars(16, CMQC.MQMTOK_NONE, kind="b")
+    ReturnedLength: int = number(CMQC.MQRL_UNDEFINED)
 
 
 class OD(Structure):
     """MQOD: the queue ``ObjectName``, of another queue manager if ``ObjectQMgrName`` is set."""
 
-    FIELDS: ClassVar[Fields] = {
-        "StrucId": ("c", 4, CMQC.MQOD_STRUC_ID),
-        "Version": ("l", 4, CMQC.MQOD_VERSION_1),
-        "ObjectType": ("l", 4, CMQC.MQOT_Q),
-        "ObjectName": ("c", 48, b""),
-        "ObjectQMgrName": ("c", 48, b""),
-        "DynamicQName": ("c", 48, b"AMQ.*"),
-        "AlternateUserId": ("c", 12, b""),
-    }
-
-    StrucId: bytes
-    Version: int
-    ObjectType: int
-    ObjectName: bytes
-    ObjectQMgrName: bytes
-    DynamicQName: bytes
-    AlternateUserId: bytes
+    StrucId: bytes = chars(4, CMQC.MQOD_STRUC_ID)
+    Version: int = number(CMQC.MQOD_VERSION_1)
+    ObjectType: int = number(CMQC.MQOT_Q)
+    ObjectName: bytes = chars(48)
+    ObjectQMgrName: bytes = chars(48)
+    DynamicQName: bytes = chars(48, b"AMQ.*")
+    AlternateUserId: bytes = chars(12)
 
 
 def several(options: int, exclusive: int) -> bool:

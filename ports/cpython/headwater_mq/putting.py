@@ -22,14 +22,7 @@ from headwater_mq.queue_file import QueueFile
 _IDENTITY = ("UserIdentifier", "AccountingToken", "ApplIdentityData")
 _ORIGIN = ("PutApplType", "PutApplName", "PutDate", "PutTime", "ApplOriginData")
 #: Fields that MQPUT returns in a descriptor of any version.
-_RETURNED = (
-    "MsgId",
-    "CorrelId",
-    "Priority",
-    "Persistence",
-    *_IDENTITY,
-    *_ORIGIN,
-)
+_RETURNED = ("MsgId", "CorrelId", "Priority", "Persistence", *_IDENTITY, *_ORIGIN)
 _NOTHING = MD()
 
 

@@ -33,11 +33,7 @@ _KINDS = {CMQC.MQRC_INCOMPLETE_MSG: "incomplete", TOO_LARGE: "too large"}
 # Bytes of the log per bucket.
 _BUCKET_BYTES = 128 << 20
 _SCHEMA = pa.schema(
-    [
-        pa.field("topic", pa.string()),
-        pa.field("payload", pa.binary()),
-        pa.field("time_ns", pa.int64()),
-    ]
+    [pa.field("topic", pa.string()), pa.field("payload", pa.binary()), pa.field("time_ns", pa.int64())]
 )
 
 

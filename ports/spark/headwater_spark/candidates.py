@@ -10,17 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from headwater_spark.arrow import Bools, one, take
-from headwater_spark.messages import (
-    COLUMNS,
-    VERDICTS,
-    Groups,
-    Key,
-    Name,
-    in_order,
-    named,
-    receipts,
-    settle,
-)
+from headwater_spark.messages import COLUMNS, VERDICTS, Groups, Key, Name, in_order, named, receipts, settle
 from headwater_spark.overlaps import Runs, rows_in
 from headwater_spark.part import Job, Output, Part
 from headwater_spark.payload import Parser

@@ -7,13 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from headwater_spark.sizes import (
-    BATCH_ROWS,
-    MAX_BATCH_ROWS,
-    MAX_PARTITION_BYTES,
-    PARTITION_BYTES,
-    parse_size,
-)
+from headwater_spark.sizes import BATCH_ROWS, MAX_BATCH_ROWS, MAX_PARTITION_BYTES, PARTITION_BYTES, parse_size
 from headwater_spark.tables import VIEWS
 
 

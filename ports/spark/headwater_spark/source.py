@@ -24,11 +24,7 @@ if TYPE_CHECKING:
     from headwater_spark.columns import Batch
     from headwater_spark.part import Texts
 
-_SHORT_NAMES = {
-    "tinyint": "byte",
-    "smallint": "short",
-    "bigint": "long",
-}
+_SHORT_NAMES = {"tinyint": "byte", "smallint": "short", "bigint": "long"}
 
 
 @dataclass

@@ -122,10 +122,7 @@ def _lost_end(segment: Segment, size: int, start: int = 0) -> Iterator[Problem]:
 
 
 def read_range(
-    path: str | os.PathLike[str],
-    offset: int,
-    length: int,
-    on_problem: Callable[[Problem], None],
+    path: str | os.PathLike[str], offset: int, length: int, on_problem: Callable[[Problem], None]
 ) -> Iterator[Block]:
     """Yield the good blocks that begin in bytes ``offset`` to ``offset + length`` of the segment ``path``.
 

@@ -8,14 +8,7 @@ import os
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from headwater_host.capture.format import (
-    HEADER_BYTES,
-    Block,
-    FormatError,
-    Header,
-    find_header,
-    parse_header,
-)
+from headwater_host.capture.format import HEADER_BYTES, Block, FormatError, Header, find_header, parse_header
 from headwater_host.capture.problem import BAD, GAP, TORN, Problem
 
 _WINDOW = 256 << 10

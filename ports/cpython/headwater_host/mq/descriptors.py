@@ -6,7 +6,7 @@ Values that do not fit a field raise ValueError, TypeError or AttributeError.
 
 import struct
 from collections.abc import Iterable, Mapping
-from typing import ClassVar, NamedTuple, TypeAlias
+from typing import Any, ClassVar, NamedTuple, TypeAlias
 
 from headwater.ibmmq.chain import MQMD
 from headwater_host.mq import CMQC
@@ -18,12 +18,17 @@ Fields: TypeAlias = "Mapping[str, tuple[str, int, int | bytes]]"
 
 
 class Structure:
-    """A structure with fields by IBM's names: ``MD(Priority=3)``, ``md.Priority = 3``, ``md["Priority"]``."""
+    """A structure with fields by IBM's names: ``MD(Priority=3)``, ``md.Priority = 3``, ``md["Priority"]``.
+
+    A subclass gives its fields as ``FIELDS``, or each by ``number`` or ``chars``.
+    """
 
     FIELDS: ClassVar[Fields] = {}
     DEFAULTS: ClassVar[dict[str, int | bytes]] = {}
 
     def __init_subclass__(cls) -> None:
+        if not cls.FIELDS:
+            cls.FIELDS = {name: field for name, field in vars(cls).items() if isinstance(field, tuple)}
         cls.DEFAULTS = {name: _checked(name, field, field[2]) for name, field in cls.FIELDS.items()}
 
     def __init__(self, **fields: Value):
@@ -57,6 +62,16 @@ class Structure:
     def __repr__(self) -> str:
         said = [f"{name}={value!r}" for name, value in self.__dict__.items() if value != self.DEFAULTS[name]]
         return f"{type(self).__name__}({', '.join(said)})"
+
+
+def number(default: int = 0) -> Any:
+    """Return a field for an integer."""
+    return "l", 4, default
+
+
+def chars(size: int, default: bytes = b"", kind: str = "c") -> Any:
+    """Return a field for characters, or of another kind."""
+    return kind, size, default
 
 
 def _checked(name: str, field: tuple[str, int, int | bytes], value: object) -> int | bytes:

@@ -26,75 +26,37 @@ LARGEST = 100 << 20
 #: The largest message that always fits into a dead-letter queue: behind an MQDLH and, if it is a segment, an MQMDE.
 LARGEST_DEAD = LARGEST - CMQC.MQDLH_CURRENT_LENGTH - CMQC.MQMDE_CURRENT_LENGTH
 
+_FLAGS = CMQC.MQRC_MSG_FLAGS_ERROR, "MsgFlags"
+_NUMBER = CMQC.MQRC_MSG_SEQ_NUMBER_ERROR, "MsgSeqNumber"
+_OFFSET = CMQC.MQRC_OFFSET_ERROR, "Offset"
+_LENGTH = CMQC.MQRC_ORIGINAL_LENGTH_ERROR, "OriginalLength"
+_CCSIDS = CMQC.MQRC_INCONSISTENT_CCSIDS, "CodedCharSetId"
+_ENCODINGS = CMQC.MQRC_INCONSISTENT_ENCODINGS, "Encoding"
+_NO_GROUP = CMQC.MQRC_GROUP_ID_ERROR, "GroupId"
+_EMPTY = CMQC.MQRC_SEGMENT_LENGTH_ZERO, "MsgFlags"
 #: kind -> (reason, field, text about ``seq`` and ``offset``).
 FAULTS = {
-    "flags": (CMQC.MQRC_MSG_FLAGS_ERROR, "MsgFlags", "message {seq} has unknown flags, at {offset}"),
-    "group id": (
-        CMQC.MQRC_GROUP_ID_ERROR,
-        "GroupId",
-        "message {seq} is a segment, or in a group, and has no GroupId",
-    ),
-    "number": (
-        CMQC.MQRC_MSG_SEQ_NUMBER_ERROR,
-        "MsgSeqNumber",
-        f"MsgSeqNumber {{seq}} is not in 1 to {HIGHEST}",
-    ),
+    "flags": (*_FLAGS, "message {seq} has unknown flags, at {offset}"),
+    "group id": (*_NO_GROUP, "message {seq} is a segment, or in a group, and has no GroupId"),
+    "number": (*_NUMBER, f"MsgSeqNumber {{seq}} is not in 1 to {HIGHEST}"),
     "offset": (
-        CMQC.MQRC_OFFSET_ERROR,
-        "Offset",
+        *_OFFSET,
         f"message {{seq}} has Offset {{offset}}, which is below 0, or its segment ends beyond {HIGHEST}",
     ),
     "original length": (
-        CMQC.MQRC_ORIGINAL_LENGTH_ERROR,
-        "OriginalLength",
+        *_LENGTH,
         "message {seq} is a report on a segment at {offset} with an OriginalLength below the length of its data",
     ),
-    "empty": (
-        CMQC.MQRC_SEGMENT_LENGTH_ZERO,
-        "MsgFlags",
-        "message {seq} has an empty segment at {offset} that is not the last",
-    ),
-    "overlap": (
-        CMQC.MQRC_OFFSET_ERROR,
-        "Offset",
-        "message {seq} has segments that differ from byte {offset} on",
-    ),
-    "ends": (
-        CMQC.MQRC_MSG_FLAGS_ERROR,
-        "MsgFlags",
-        "message {seq} has two last segments; one ends at byte {offset}",
-    ),
-    "behind end": (
-        CMQC.MQRC_OFFSET_ERROR,
-        "Offset",
-        "message {seq} has a segment behind its last, at {offset}",
-    ),
-    "mixed": (
-        CMQC.MQRC_MSG_FLAGS_ERROR,
-        "MsgFlags",
-        "message {seq} is a segment and a whole message, at {offset}",
-    ),
-    "encodings": (
-        CMQC.MQRC_INCONSISTENT_ENCODINGS,
-        "Encoding",
-        "message {seq} has segments of different Encoding, at {offset}",
-    ),
-    "ccsids": (
-        CMQC.MQRC_INCONSISTENT_CCSIDS,
-        "CodedCharSetId",
-        "message {seq} has segments of different CodedCharSetId, at {offset}",
-    ),
-    "membership": (
-        CMQC.MQRC_MSG_FLAGS_ERROR,
-        "MsgFlags",
-        "message {seq} is in a group and in none, or others of its GroupId are",
-    ),
-    "lasts": (CMQC.MQRC_MSG_FLAGS_ERROR, "MsgFlags", "the group has two last messages; one is {seq}"),
-    "behind last": (
-        CMQC.MQRC_MSG_SEQ_NUMBER_ERROR,
-        "MsgSeqNumber",
-        "the group has message {seq} behind its last",
-    ),
+    "empty": (*_EMPTY, "message {seq} has an empty segment at {offset} that is not the last"),
+    "overlap": (*_OFFSET, "message {seq} has segments that differ from byte {offset} on"),
+    "ends": (*_FLAGS, "message {seq} has two last segments; one ends at byte {offset}"),
+    "behind end": (*_OFFSET, "message {seq} has a segment behind its last, at {offset}"),
+    "mixed": (*_FLAGS, "message {seq} is a segment and a whole message, at {offset}"),
+    "encodings": (*_ENCODINGS, "message {seq} has segments of different Encoding, at {offset}"),
+    "ccsids": (*_CCSIDS, "message {seq} has segments of different CodedCharSetId, at {offset}"),
+    "membership": (*_FLAGS, "message {seq} is in a group and in none, or others of its GroupId are"),
+    "lasts": (*_FLAGS, "the group has two last messages; one is {seq}"),
+    "behind last": (*_NUMBER, "the group has message {seq} behind its last"),
 }
 
 
@@ -146,10 +108,7 @@ def checks(
         ("flags", flags & refused_flags != 0),
         ("number", (seq < 1) | (seq > HIGHEST)),
         ("offset", (is_segment | strict) & outside),
-        (
-            "original length",
-            is_segment & ((original_length < length) | ((original_length == 0) & goes_on)),
-        ),
+        ("original length", is_segment & ((original_length < length) | ((original_length == 0) & goes_on))),
         ("empty", goes_on & (length == 0)),
         ("group id", nameless & (flags & PART != 0)),
     )

@@ -22,10 +22,6 @@ def returned(
         "CodedCharSetId": kept.CodedCharSetId,
         "Format": kept.Format.decode("latin-1"),
     }
-    md.set(
-        Format=CMQC.MQFMT_MD_EXTENSION,
-        Encoding=settings.encoding,
-        CodedCharSetId=settings.ccsid,
-    )
+    md.set(Format=CMQC.MQFMT_MD_EXTENSION, Encoding=settings.encoding, CodedCharSetId=settings.ccsid)
     prefix = structures.encode(MQMDE, mde, big=settings.big, ccsid=settings.text_ccsid)
     return md, b"".join((prefix, data))

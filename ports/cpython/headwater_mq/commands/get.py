@@ -17,12 +17,7 @@ from headwater_host.exits import FAILED, OK, TIMED_OUT, USAGE, CommandError
 from headwater_host.mq import CMQC
 from headwater_host.mq.descriptors import MD
 from headwater_host.mq.errors import MQMIError
-from headwater_mq.commands.arguments import (
-    LONG,
-    add_version,
-    id_of,
-    opened,
-)
+from headwater_mq.commands.arguments import LONG, add_version, id_of, opened
 from headwater_mq.commands.output import Got, sequences
 from headwater_mq.manager import QueueManager
 from headwater_mq.options import GMO
@@ -94,10 +89,7 @@ def run(args: argparse.Namespace) -> int:
     most = args.count if browse else None if args.all else args.count or 1
     deadline = time.monotonic() + (args.wait or 0)
     printed = 0
-    with (
-        QueueManager(path=args.store, create=False) as manager,
-        _output(args.output) as file,
-    ):
+    with QueueManager(path=args.store, create=False) as manager, _output(args.output) as file:
         queue = Queue(manager, args.queue, CMQC.MQOO_BROWSE if browse else CMQC.MQOO_INPUT_SHARED)
         while most is None or printed < most:
             got = _next(queue, args, printed == 0, deadline)

@@ -13,14 +13,7 @@ from headwater_host.mq import CMQC
 from headwater_host.mq.descriptors import MD
 from headwater_host.mq.errors import MQMIError, failed
 from headwater_host.mq.fields import HIGHEST
-from headwater_mq.commands.arguments import (
-    LONG,
-    add_version,
-    flags_of,
-    format_of,
-    id_of,
-    opened,
-)
+from headwater_mq.commands.arguments import LONG, add_version, flags_of, format_of, id_of, opened
 from headwater_mq.commands.output import Got
 from headwater_mq.manager import QueueManager
 from headwater_mq.options import PMO

@@ -14,7 +14,6 @@ from headwater_host.mq.descriptors import MD
 from headwater_host.mq.errors import failed
 from headwater_host.mq.fields import IN_GROUP, SEGMENT
 from headwater_host.mq.reassembly.assembler import Assembler
-from headwater_host.mq.reassembly.logical import NOTHING, described
 from headwater_host.mq.reassembly.verdicts import Segment, Verdict, judge
 from headwater_mq import messages
 from headwater_mq.commands.output import Got
@@ -117,7 +116,7 @@ def _groups(db: sqlite3.Connection, queue: int) -> dict[str, Any]:
             size = sum(row[3] for row in of_group if is_number(row[3]))
             text = "a message is damaged (2101 MQRC_OBJECT_DAMAGED)"
             said = {"group_id": group_id.hex(), "bytes": size, "text": text}
-            kind["incomplete"].append(said | described(CMQC.MQRC_OBJECT_DAMAGED, None, NOTHING))
+            kind["incomplete"].append(said | Verdict(CMQC.MQRC_OBJECT_DAMAGED).as_dict())
             continue
         if verdict.complete:
             kind["complete"] += 1

@@ -20,7 +20,7 @@ import math
 import sqlite3
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from headwater.ibmmq.header import BIG, EBCDIC, MQMDE, sniff
 from headwater_host.mq.CMQC import (
@@ -44,6 +44,8 @@ if TYPE_CHECKING:
 
 Outcome: TypeAlias = Whole | WholeGroup | Problem
 
+#: The fields of an MQMDE in ``_Physical``.
+_FIELDS = ("GroupId", "MsgSeqNumber", "Offset", "MsgFlags", "Format", "Encoding", "CodedCharSetId")
 _NOT_DONE = (0, MQRC_NONE, b"")
 #: Missing ranges that a report lists at most.
 _RANGES = 1000
@@ -325,17 +327,8 @@ class Assembler:
     def _plain(self, topic: str, one: _Physical) -> Whole:
         """Hand out a message without group and segments."""
         data = bytes(one.data)
-        described = one.format, one.encoding, one.ccsid
-        return Whole(
-            topic,
-            one.group_id,
-            one.seq,
-            one.flags,
-            len(data),
-            described,
-            lambda: iter((data,)),
-            self._holding.lease,
-        )
+        header = (topic, one.group_id, one.seq, one.flags, len(data), one.format, one.encoding, one.ccsid)
+        return Whole(*header, lambda: iter((data,)), self._holding.lease)
 
     def _whole(self, group: Group, message: Message) -> list[Outcome]:
         """Hand out a complete message, or its group if complete, or nothing yet."""
@@ -351,31 +344,18 @@ class Assembler:
         return [outcome]
 
     def _readable(self, group: Group, message: Message) -> Whole:
-        described = message.format, message.encoding, message.ccsid
+        header = (group.topic, group.group_id, message.seq, message.flags, message.covered)
+        described = (message.format, message.encoding, message.ccsid)
         contents = self._holding.reader(group, message)
-        return Whole(
-            group.topic,
-            group.group_id,
-            message.seq,
-            message.flags,
-            message.covered,
-            described,
-            lambda: (data for _, data in contents()),
-            self._holding.lease,
-        )
+        return Whole(*header, *described, lambda: (data for _, data in contents()), self._holding.lease)
 
     def _whole_group(self, group: Group) -> WholeGroup:
         self.counts.groups += 1
         self.counts.whole += group.count
         length = sum(one.covered for one in self._holding.messages(group))
-        outcome = WholeGroup(
-            group.topic,
-            group.group_id,
-            group.count,
-            length,
-            lambda: (self._readable(group, one) for one in self._holding.messages(group)),
-            self._holding.lease,
-        )
+        messages = lambda: (self._readable(group, one) for one in self._holding.messages(group))  # noqa: E731
+        header = (group.topic, group.group_id, group.count, length)
+        outcome = WholeGroup(*header, messages, self._holding.lease)
         self._end(group, MQRC_NONE)
         return outcome
 
@@ -431,13 +411,8 @@ class Assembler:
         seq = message.seq
         contents = self._holding.reader(group, message)
         problem = Problem(
-            group.topic,
-            group.group_id,
-            seq,
-            fault.kind,
-            fault.reason,
-            str(fault),
-            pieces=lambda: ((seq, at, data) for at, data in contents()),
+            *(group.topic, group.group_id, seq, fault.kind, fault.reason, str(fault)),
+            contents=lambda: ((seq, at, data) for at, data in contents()),
             lease=self._holding.lease,
         )
         self._settled(group, message, FAULTY, fault.reason)
@@ -453,10 +428,8 @@ class Assembler:
                 for at, data in self._holding.reader(group, one)():
                     yield one.seq, at, data
 
-        lease = self._holding.lease
-        problem = Problem(
-            group.topic, group.group_id, seq, kind, reason, text, missing=missing, pieces=pieces, lease=lease
-        )
+        said = (group.topic, group.group_id, seq, kind, reason, text, missing)
+        problem = Problem(*said, contents=pieces, lease=self._holding.lease)
         self._end(group, reason)
         return problem
 
@@ -506,16 +479,5 @@ def _physical(view: memoryview) -> _Physical:
     kind = sniff(view, 0, len(view))
     if not kind:
         return _Physical(MQGI_NONE, 1, 0, 0, " " * 8, 0, 0, view)
-    fields: dict[str, Any] = dict(
-        decode(MQMDE, view, big=bool(kind & BIG), ccsid=500 if kind & EBCDIC else 819)
-    )
-    return _Physical(
-        fields["GroupId"],
-        fields["MsgSeqNumber"],
-        fields["Offset"],
-        fields["MsgFlags"],
-        fields["Format"],
-        fields["Encoding"],
-        fields["CodedCharSetId"],
-        view[72:],
-    )
+    fields = decode(MQMDE, view, big=bool(kind & BIG), ccsid=500 if kind & EBCDIC else 819)
+    return _Physical._make((*(fields[name] for name in _FIELDS), view[72:]))

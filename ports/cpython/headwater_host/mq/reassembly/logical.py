@@ -12,8 +12,7 @@ from collections.abc import Iterable, Iterator
 from itertools import islice
 from typing import Any, NamedTuple, TypeAlias
 
-from headwater_host.mq.CMQC import MQMF_LAST_MSG_IN_GROUP, MQMF_LAST_SEGMENT, MQRC_NONE
-from headwater_host.mq.errors import REASONS
+from headwater_host.mq.CMQC import MQMF_LAST_MSG_IN_GROUP, MQMF_LAST_SEGMENT
 from headwater_host.mq.fields import IN_GROUP, SEGMENT, Fault, refused
 
 Range: TypeAlias = "tuple[int, int | None]"
@@ -62,24 +61,6 @@ def _words(one: Range, end: str) -> str:
     if stop is None:
         return f"{start} to {end}, which is not known"
     return str(start) if stop == start + 1 else f"{start} to {stop - 1}"
-
-
-def described(reason: int, fault: Fault | None, missing: Missing) -> dict[str, Any]:
-    """Convert a verdict for JSON."""
-    return {
-        "reason": reason,
-        "name": REASONS.get(reason, ""),
-        "fault": None if fault is None else {**fault._asdict(), "text": str(fault)},
-        "missing": missing.as_dict() if missing else None,
-    }
-
-
-def told(reason: int, fault: Fault | None, missing: Missing) -> str:
-    """Describe a verdict in words."""
-    if reason == MQRC_NONE:
-        return "whole"
-    said = str(fault) if fault else f"missing: {missing}"
-    return f"{said} ({reason} {REASONS.get(reason, '')})"
 
 
 def gaps(ranges: Iterable[tuple[int, int]], start: int, stop: int | None) -> Iterator[Range]:

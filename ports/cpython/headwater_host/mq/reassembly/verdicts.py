@@ -10,17 +10,9 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
 from headwater_host.mq.CMQC import MQRC_INCOMPLETE_GROUP, MQRC_INCOMPLETE_MSG, MQRC_NONE
+from headwater_host.mq.errors import REASONS
 from headwater_host.mq.fields import IN_GROUP, SEGMENT, Fault
-from headwater_host.mq.reassembly.logical import (
-    NOTHING,
-    Group,
-    Message,
-    Missing,
-    Named,
-    described,
-    differ,
-    told,
-)
+from headwater_host.mq.reassembly.logical import NOTHING, Group, Message, Missing, Named, differ
 
 #: (index of the segment, bytes to skip, bytes to take).
 Piece: TypeAlias = "tuple[int, int, int]"
@@ -62,10 +54,18 @@ class Verdict(NamedTuple):
 
     def as_dict(self) -> dict[str, Any]:
         """Convert for JSON."""
-        return described(self.reason, self.fault, self.missing)
+        return {
+            "reason": self.reason,
+            "name": REASONS.get(self.reason, ""),
+            "fault": self.fault and {**self.fault._asdict(), "text": str(self.fault)},
+            "missing": self.missing.as_dict() if self.missing else None,
+        }
 
     def __str__(self) -> str:
-        return told(self.reason, self.fault, self.missing)
+        if self.complete:
+            return "whole"
+        said = str(self.fault) if self.fault else f"missing: {self.missing}"
+        return f"{said} ({self.reason} {REASONS.get(self.reason, '')})"
 
 
 Content: TypeAlias = "Callable[[int], bytes | bytearray | memoryview]"
@@ -78,10 +78,11 @@ def judge_message(segments: Sequence[Segment], content: Content, limit: int | No
     number of missing ranges. The order of segments does not matter. Takes O(n log n) for n segments, and time in
     proportion to the bytes that occur more than once.
     """
-    chosen = range(len(segments))
-    return _judge_message(
-        [0 if not one.flags & SEGMENT else one.offset for one in segments], chosen, segments, content, limit
-    )
+    return _judge_message(_offsets(segments), range(len(segments)), segments, content, limit)
+
+
+def _offsets(segments: Sequence[Segment]) -> list[int]:
+    return [one.offset if one.flags & SEGMENT else 0 for one in segments]
 
 
 def _judge_message(
@@ -139,7 +140,7 @@ def judge(segments: Sequence[Segment], content: Content, limit: int | None = Non
     fault of its group. The reason is MQRC_INCOMPLETE_GROUP if messages are missing, MQRC_INCOMPLETE_MSG if only
     segments are.
     """
-    offsets = [0 if not one.flags & SEGMENT else one.offset for one in segments]
+    offsets = _offsets(segments)
     numbers: dict[int, list[int]] = {}
     flags: dict[tuple[int, int], None] = {}
     for index, one in enumerate(segments):

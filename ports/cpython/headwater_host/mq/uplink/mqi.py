@@ -15,24 +15,19 @@ from headwater_host.mq.uplink import mqi_reasons
 
 #: The fields of an MQMD that the sender sets. The queue manager sets the others, the context.
 FIELDS = (
-    "Report",
-    "MsgType",
-    "Expiry",
-    "Feedback",
-    "Encoding",
-    "CodedCharSetId",
-    "Format",
-    "Priority",
-    "Persistence",
-    "MsgId",
-    "CorrelId",
-    "ReplyToQ",
-    "ReplyToQMgr",
-    "GroupId",
-    "MsgSeqNumber",
-    "Offset",
-    "MsgFlags",
-    "OriginalLength",
+    *(
+        "Report",
+        "MsgType",
+        "Expiry",
+        "Feedback",
+        "Encoding",
+        "CodedCharSetId",
+        "Format",
+        "Priority",
+        "Persistence",
+    ),
+    *("MsgId", "CorrelId", "ReplyToQ", "ReplyToQMgr"),
+    *("GroupId", "MsgSeqNumber", "Offset", "MsgFlags", "OriginalLength"),
 )
 
 

@@ -24,7 +24,7 @@ from typing import Any, NamedTuple, Protocol
 from headwater_host.mq import CMQC
 from headwater_host.mq.errors import MQMIError
 from headwater_host.mq.uplink import mqi, mqi_reasons
-from headwater_host.mq.uplink.mqi import MqiError
+from headwater_host.mq.uplink.mqi import Connection, MqiError
 from headwater_host.mq.uplink.mqi_reasons import CONFIGURATION, MESSAGE, WAIT
 
 #: Pauses in s: the first after an error, the longest, and the longest after a configuration error.
@@ -87,42 +87,6 @@ class Outbox(Protocol):
         ...
 
 
-class QueueManager(Protocol):
-    """A connection, such as ``mqi.Connection``."""
-
-    def open_output(self, queue: str) -> Any:
-        """Open a queue for output."""
-        ...
-
-    def open_record(self, queue: str) -> Any:
-        """Open a record queue."""
-        ...
-
-    def put(self, queue: Any, fields: Mapping[str, Any], data: bytes) -> None:
-        """Put a message in the unit of work."""
-        ...
-
-    def browse(self, queue: Any, correl_id: bytes) -> list[bytes]:
-        """Browse messages with this CorrelId."""
-        ...
-
-    def take(self, queue: Any, correl_id: bytes) -> list[bytes]:
-        """Get messages with this CorrelId in the unit of work."""
-        ...
-
-    def commit(self) -> None:
-        """Commit the unit of work."""
-        ...
-
-    def back_out(self) -> None:
-        """Back out the unit of work."""
-        ...
-
-    def close(self) -> None:
-        """Back out and disconnect."""
-        ...
-
-
 @dataclass(frozen=True)
 class UplinkConfig:
     """The target. ``idle``: time without messages in s after which the uplink disconnects."""
@@ -147,25 +111,22 @@ class RecordError(Exception):
 class Uplink:
     """One uplink. ``run`` runs it in a thread until ``stop``.
 
-    ``connect`` opens a connection. ``wait(seconds)`` waits at most so long and returns whether to stop; tests replace
-    it and ``clock``.
+    ``wait(seconds)`` waits at most so long and returns whether to stop; tests replace it and ``clock``.
     """
 
     def __init__(
         self,
         config: UplinkConfig,
         outbox: Outbox,
-        connect: Callable[[mqi.Channel], QueueManager] = mqi.Connection,
         wait: Callable[[float], bool] | None = None,
         clock: Callable[[], float] = time.monotonic,
     ):
         self._config = config
         self._outbox = outbox
-        self._connect = connect
         self._stop = threading.Event()
         self._wait = wait or self._stop.wait
         self._clock = clock
-        self._link: QueueManager | None = None
+        self._link: Connection | None = None
         self._target: Any = None
         self._record: Any = None
         self._number: int | None = None
@@ -244,7 +205,7 @@ class Uplink:
 
     def _open(self) -> None:
         config = self._config
-        link = self._link = self._connect(config.channel)
+        link = self._link = Connection(config.channel)
         self.connections += 1
         self._target = link.open_output(config.queue)
         if config.record_queue:
@@ -260,7 +221,7 @@ class Uplink:
         if link is not None:
             link.close()
 
-    def _read_record(self, link: QueueManager) -> int:
+    def _read_record(self, link: Connection) -> int:
         """Return the number of the last unit of work, and settle the pending one. Raises RecordError."""
         state = self._outbox.state()
         self._correl_id = state.identity
@@ -293,13 +254,13 @@ class Uplink:
             )
         return number
 
-    def _put_record(self, link: QueueManager, number: int) -> None:
+    def _put_record(self, link: Connection, number: int) -> None:
         fields = {"CorrelId": self._correl_id, "Format": b"MQSTR   ", "Persistence": CMQC.MQPER_PERSISTENT}
         link.put(self._record, fields, b"headwater %d" % number)
 
     # -- a unit of work ----------------------------------------------------------------------------------------------
 
-    def _unit(self, link: QueueManager, messages: Sequence[Stored]) -> float:
+    def _unit(self, link: Connection, messages: Sequence[Stored]) -> float:
         """Put and commit one unit of work; return the pause in s."""
         number = None if self._record is None else self._take_record(link) + 1
         sent: list[Stored] = []
@@ -339,14 +300,14 @@ class Uplink:
             self._say("connected", "it is taken again")
         return 0.0
 
-    def _take_record(self, link: QueueManager) -> int:
+    def _take_record(self, link: Connection) -> int:
         """Get and so lock the record, which only one connection can have."""
         numbers = [_parse(data) for data in link.take(self._record, self._correl_id)]
         if self._number is None or not numbers or max(numbers) != self._number:
             raise RecordError(f"the record on {self._config.record_queue} is gone", WAIT)
         return self._number
 
-    def _commit(self, link: QueueManager, number: int | None, sent: list[int]) -> None:
+    def _commit(self, link: Connection, number: int | None, sent: list[int]) -> None:
         if number is not None:
             self._put_record(link, number)
             self._outbox.prepare(sent)
