@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -59,7 +60,35 @@ def valid(column: Any) -> Bools:
     return result
 
 
-def strings(index: npt.NDArray[np.int32], names: list[str], missing: Bools | None = None) -> Any:
+def octets(column: Any) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.uint8]]:
+    """Return the n + 1 offsets of a binary column's n values, and the bytes that they refer to."""
+    _, starts, data = column.buffers()
+    offsets = np.frombuffer(starts or bytes(4), np.int32)[column.offset : column.offset + len(column) + 1]
+    return offsets, np.frombuffer(data or b"", np.uint8)
+
+
+def ranges(data: npt.NDArray[np.uint8], at: npt.NDArray[Any], end: npt.NDArray[Any]) -> Any:
+    """Return a binary column of byte ranges with increasing, disjoint offsets."""
+    pieces = np.zeros(2 * len(at) + 1, np.int32)
+    pieces[0:-1:2] = at
+    pieces[1::2] = end
+    pieces[-1] = pieces[-2] if len(at) else 0
+    buffers = [None, pa.py_buffer(pieces), pa.py_buffer(data)]
+    whole = pa.Array.from_buffers(pa.binary(), 2 * len(at), buffers)
+    return whole.take(pa.array(np.arange(0, 2 * len(at), 2, dtype=np.int32)))
+
+
+def number(texts: Iterable[str], known: dict[str, int]) -> npt.NDArray[np.int32]:
+    """Return the number of each text in `known`, which grows."""
+    return np.array([known.setdefault(text, len(known)) for text in texts], np.int32)
+
+
+def times(ns: npt.NDArray[np.int64], missing: Bools | None = None) -> Any:
+    """Return a column of timestamps, null where `missing`."""
+    return pa.array(ns // 1000, mask=missing).cast(pa.timestamp("us", tz="UTC"))
+
+
+def strings(index: npt.NDArray[Any], names: list[str], missing: Bools | None = None) -> Any:
     """Return a dictionary column of strings, null where `missing`."""
     return pa.DictionaryArray.from_arrays(pa.array(index, mask=missing), pa.array(names, pa.string()))
 

@@ -14,13 +14,12 @@ from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
 from headwater_host.mq import CMQC
 from headwater_host.mq.fields import IN_GROUP, SEGMENT
 from headwater_host.mq.reassembly.verdicts import Segment, Verdict, judge
-from headwater_spark.arrow import Bools, Rows
+from headwater_spark.arrow import Bools, Rows, strings, times
 from headwater_spark.segments import Hashes, Ints, Segments, collect
 from headwater_spark.sizes import MAX_MESSAGE
 from headwater_spark.tables import LOGICAL_MESSAGES
@@ -279,13 +278,13 @@ def _columns(found: Segments, first: Rows, first_ns: Ints, last_ns: Ints, **colu
     ends = np.arange(0, 24 * len(first) + 1, 24, dtype=np.int32)
     buffers = [None, pa.py_buffer(ends), pa.py_buffer(found.group_id[first])]
     return {
-        "time": pa.array(first_ns // 1000).cast(pa.timestamp("us", tz="UTC")),
+        "time": times(first_ns),
         "time_ns": pa.array(first_ns),
         "last_ns": pa.array(last_ns),
-        "topic": _texts(found.topic[first], found.topics),
+        "topic": strings(found.topic[first], found.topics),
         "group_id": pa.Array.from_buffers(pa.binary(), len(first), buffers),
         "seq": pa.array(found.seq[first].astype(np.int32)),
-        "format": _texts(found.format[first], found.formats),
+        "format": strings(found.format[first], found.formats),
         "encoding": pa.array(found.encoding[first]),
         "ccsid": pa.array(found.ccsid[first]),
         **{
@@ -293,7 +292,3 @@ def _columns(found: Segments, first: Rows, first_ns: Ints, last_ns: Ints, **colu
             for name, column in columns.items()
         },
     }
-
-
-def _texts(codes: npt.NDArray[np.int32], texts: list[str]) -> Any:
-    return pa.DictionaryArray.from_arrays(pa.array(codes), pa.array(texts, pa.string()))

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from headwater_spark.arrow import Bools, one, take
-from headwater_spark.messages import COLUMNS, VERDICTS, Groups, Key, Name, in_order, named, receipts, settle
+from headwater_spark.messages import COLUMNS, UNSETTLED, Groups, Key, Name, in_order, named, receipts, settle
 from headwater_spark.overlaps import Runs, rows_in
 from headwater_spark.part import Job, Output, Part
 from headwater_spark.payload import Parser
@@ -20,16 +20,7 @@ from headwater_spark.tables import MESSAGES, QUARANTINE, TELEMETRY, Column, Tabl
 CANDIDATES = Table(
     "candidates",
     "rows that may have a copy in another part",
-    (
-        *(column for column in MESSAGES.columns if column.name not in VERDICTS),
-        Column("position", "long", "position in the log"),
-        Column("doubtful", "boolean", "whether the mark leaves the row uncertain"),
-        Column("packet_id", "int", "packet id"),
-        Column("first_ns", "long", "receive time of a duplicate's original"),
-        Column("origin", "string", "maker of the FMQ message id", repeats=True),
-        Column("made_ns", "long", "when"),
-        Column("meet", "binary", "equal for rows that have to meet"),
-    ),
+    (*UNSETTLED, Column("meet", "binary", "equal for rows that have to meet")),
 )
 
 

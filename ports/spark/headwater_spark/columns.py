@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from itertools import accumulate
 from typing import Any
 
@@ -15,11 +15,18 @@ import pyarrow as pa
 from headwater_host.capture.format import DUPLICATE, HEADER_BYTES, Block
 from headwater_host.capture.problem import Problem
 from headwater_host.capture.scan import BlockInfo, Scan
+from headwater_spark.arrow import number
 from headwater_spark.plan import OFFSET_BITS, Range
 
 Ints = npt.NDArray[np.int64]
 #: A batch ends at this many bytes of frames, whatever its number of records.
 BATCH_BYTES = 16 << 20
+#: The columns of a batch with a number for each record: first indexes, which joined batches renumber.
+_PER_RECORD = (
+    *("peer", "file"),
+    *("time_ns", "connection", "direction", "protocol", "version", "mark", "first_ns"),
+    *("offset", "record", "position"),
+)
 
 
 @dataclass(frozen=True)
@@ -54,47 +61,20 @@ class Batch:
     def slice(self, start: int, end: int) -> Batch:
         """Return records `start` to `end` without a copy."""
         part = slice(start, end)
-        return Batch(
-            self.time_ns[part],
-            self.connection[part],
-            self.direction[part],
-            self.protocol[part],
-            self.version[part],
-            self.mark[part],
-            self.first_ns[part],
-            self.peer[part],
-            self.peers,
-            self.file[part],
-            self.files,
-            self.offset[part],
-            self.record[part],
-            self.position[part],
-            self.starts[start : end + 1],
-            self.data,
-        )
+        return replace(self, **self._each(lambda column: column[part]), starts=self.starts[start : end + 1])
 
     def select(self, rows: Ints) -> Batch:
         """Return some records, with a copy of their frames."""
-        frames = self.frames().take(pa.array(rows))
-        _, starts, data = frames.buffers()
-        return Batch(
-            self.time_ns[rows],
-            self.connection[rows],
-            self.direction[rows],
-            self.protocol[rows],
-            self.version[rows],
-            self.mark[rows],
-            self.first_ns[rows],
-            self.peer[rows],
-            self.peers,
-            self.file[rows],
-            self.files,
-            self.offset[rows],
-            self.record[rows],
-            self.position[rows],
-            np.frombuffer(starts, np.int32)[: len(rows) + 1],
-            np.frombuffer(data or b"", np.uint8),
+        _, starts, data = self.frames().take(pa.array(rows)).buffers()
+        return replace(
+            self,
+            **self._each(lambda column: column[rows]),
+            starts=np.frombuffer(starts, np.int32)[: len(rows) + 1],
+            data=np.frombuffer(data or b"", np.uint8),
         )
+
+    def _each(self, change: Callable[[npt.NDArray[Any]], npt.NDArray[Any]]) -> dict[str, Any]:
+        return {name: change(getattr(self, name)) for name in _PER_RECORD}
 
     def frames(self) -> Any:
         """Return the frames as an Arrow binary array over the same bytes."""
@@ -147,13 +127,12 @@ def _codes(
     parts: Sequence[tuple[npt.NDArray[np.int32], list[str]]],
 ) -> tuple[npt.NDArray[np.int32], list[str]]:
     """Merge columns of indexes with their own lists into one column with one list."""
-    number: dict[str, int] = {}
+    known: dict[str, int] = {}
     columns = []
     for codes, strings in parts:
         # A string table may contain a string twice.
-        own = np.array([number.setdefault(string, len(number)) for string in strings], np.int32)
-        columns.append(own[codes])
-    return np.concatenate(columns), list(number)
+        columns.append(number(strings, known)[codes])
+    return np.concatenate(columns), list(known)
 
 
 def _join(parts: Sequence[Batch]) -> Batch:
@@ -166,20 +145,11 @@ def _join(parts: Sequence[Batch]) -> Batch:
     peer, peers = _codes([(part.peer, part.peers) for part in parts])
     file, files = _codes([(part.file, part.files) for part in parts])
     return Batch(
-        time_ns=np.concatenate([part.time_ns for part in parts]),
-        connection=np.concatenate([part.connection for part in parts]),
-        direction=np.concatenate([part.direction for part in parts]),
-        protocol=np.concatenate([part.protocol for part in parts]),
-        version=np.concatenate([part.version for part in parts]),
-        mark=np.concatenate([part.mark for part in parts]),
-        first_ns=np.concatenate([part.first_ns for part in parts]),
+        **{name: np.concatenate([getattr(part, name) for part in parts]) for name in _PER_RECORD[2:]},
         peer=peer,
         peers=peers,
         file=file,
         files=files,
-        offset=np.concatenate([part.offset for part in parts]),
-        record=np.concatenate([part.record for part in parts]),
-        position=np.concatenate([part.position for part in parts]),
         starts=np.concatenate(starts),
         data=np.concatenate([part.data[:size] for part, size in zip(parts, sizes, strict=True)]),
     )

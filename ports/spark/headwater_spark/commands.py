@@ -10,6 +10,7 @@ import os
 import re
 import shutil
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -42,56 +43,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
             "at once."
         ),
     )
-    run_.add_argument(
-        "--capture", metavar="DIR", type=directory, required=True, help="Directory of the capture log"
-    )
-    run_.add_argument("--out", metavar="DIR", type=directory, required=True, help="Directory for the tables")
-    run_.add_argument("--master", default="local[*]", help="Spark master; default: %(default)s")
-    run_.add_argument(
-        "--partition-bytes",
-        metavar="SIZE",
-        type=_size,
-        default=PARTITION_BYTES,
-        help="Maximum bytes of the log per task; default: 32m",
-    )
-    run_.add_argument(
-        "--batch-rows",
-        metavar="N",
-        type=whole(1, MAX_BATCH_ROWS),
-        default=BATCH_ROWS,
-        help="Frames to decode at once; default: %(default)s",
-    )
-    run_.add_argument(
-        "--sent",
-        metavar="FILE",
-        type=Path,
-        action="append",
-        default=[],
-        help="Compare with a board's record of sent messages; repeatable",
-    )
-    run_.add_argument(
-        "--logical-topic",
-        metavar="FILTER",
-        type=_filter,
-        action="append",
-        default=[],
-        help="Reassemble IBM MQ segments of these topics; repeatable; default: all",
-    )
-    run_.add_argument(
-        "--max-message",
-        metavar="SIZE",
-        type=_size,
-        default=MAX_MESSAGE,
-        help="Maximum payload size in logical_messages; default: 100m",
-    )
-    run_.add_argument(
-        "--conf",
-        metavar="KEY=VALUE",
-        type=_setting,
-        action="append",
-        default=[],
-        help="Spark setting; repeatable",
-    )
+    for name, metavar, kind, default, what in _OPTIONS:
+        action = "append" if default == [] else "store"
+        run_.add_argument(
+            name,
+            metavar=metavar,
+            type=kind,
+            default=default,
+            required=default is None,
+            action=action,
+            help=what,
+        )
 
 
 def _size(text: str) -> int:
@@ -116,6 +78,24 @@ def _setting(text: str) -> tuple[str, str]:
     if not (key and equals):
         raise argparse.ArgumentTypeError(f"{text}: expected KEY=VALUE")
     return key, value
+
+
+_rows = whole(1, MAX_BATCH_ROWS)
+# Name, metavar, type, default (None: required; a list: repeatable), help.
+_OPTIONS: tuple[tuple[str, str | None, Callable[[str], Any], Any, str], ...] = (
+    ("--capture", "DIR", directory, None, "Directory of the capture log"),
+    ("--out", "DIR", directory, None, "Directory for the tables"),
+    ("--master", None, str, "local[*]", "Spark master; default: %(default)s"),
+    ("--partition-bytes", "SIZE", _size, PARTITION_BYTES, "Maximum bytes of the log per task; default: 32m"),
+    ("--batch-rows", "N", _rows, BATCH_ROWS, "Frames to decode at once; default: %(default)s"),
+    ("--sent", "FILE", Path, [], "Compare with a board's record of sent messages; repeatable"),
+    (
+        *("--logical-topic", "FILTER", _filter, []),
+        "Reassemble IBM MQ segments of these topics; repeatable; default: all",
+    ),
+    ("--max-message", "SIZE", _size, MAX_MESSAGE, "Maximum payload size in logical_messages; default: 100m"),
+    ("--conf", "KEY=VALUE", _setting, [], "Spark setting; repeatable"),
+)
 
 
 def run(args: argparse.Namespace) -> int:

@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from headwater.fmq.spec import CONSUMERESP, PUBLISH, REGISTER
 from headwater_host.capture.fmq_frame import tag_texts, topic_text
-from headwater_spark.arrow import Bools, codes
+from headwater_spark.arrow import Bools, codes, strings
 from headwater_spark.fmq_core import CoreFrame, are_plain_tags, is_plain_topic, registered_topic
 from headwater_spark.words import Data, Offsets, Words
 
@@ -290,10 +290,7 @@ def _packets(frames: _Frames, message: Bools, pieces: Any, topics: Any, tags: An
     texts = [topic_text(raw) for raw in topics.dictionary.to_pylist()]
     # None means the topic of the subscription.
     named = np.array([*(text is not None for text in texts), False])[codes(topics)]
-    topic = pa.DictionaryArray.from_arrays(
-        pa.array(topics.indices.fill_null(0).to_numpy(), mask=~named),
-        pa.array([text or "" for text in texts]),
-    )
+    topic = strings(topics.indices.fill_null(0).to_numpy(), [text or "" for text in texts], ~named)
     lists = pa.array([tag_texts(raw) for raw in tags.dictionary.to_pylist()], pa.list_(pa.string()))
     publish = message & (frames.kind == PUBLISH)
     id_type = (frames.data.octets[frames.begin + 1] >> 4).astype(np.uint8)
@@ -332,4 +329,4 @@ def _origins(id_type: npt.NDArray[np.uint8], frames: _Frames, good: Bools, odd: 
         for row in np.flatnonzero(odd).tolist():
             index[row] = len(names)
             names.append(ids[row].as_py().hex())
-    return pa.DictionaryArray.from_arrays(pa.array(index, mask=~good), pa.array(names, pa.string()))
+    return strings(index, names, ~good)

@@ -16,7 +16,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from headwater.fmq.spec import BOOL, DATETIME, DECIMAL, DURATION, FLOAT, INT, NONE, STRING
-from headwater_spark.arrow import Bools, Rows
+from headwater_spark.arrow import Bools, Rows, octets, ranges
 from headwater_spark.words import Data, Offsets, Words
 
 # Limits of numpy's decoder: pairs of a Map, distinct keys.
@@ -174,17 +174,6 @@ def _scales(data: Data, at: Offsets) -> tuple[Offsets, Bools]:
     return np.where(wrong, 0, scale).astype(np.int64), wrong
 
 
-def _texts(data: Data, at: Offsets, end: Offsets) -> Any:
-    """Return a binary Arrow array of byte ranges with increasing, disjoint offsets."""
-    pieces = np.zeros(2 * len(at) + 1, np.int32)
-    pieces[0:-1:2] = at
-    pieces[1::2] = end
-    pieces[-1] = pieces[-2] if len(at) else 0
-    buffers = [None, pa.py_buffer(pieces), pa.py_buffer(data.octets)]
-    whole = pa.Array.from_buffers(pa.binary(), 2 * len(at), buffers)
-    return whole.take(pa.array(np.arange(0, 2 * len(at), 2, dtype=np.int32)))
-
-
 def _strings(texts: Any) -> tuple[Any, Bools]:
     """Convert a binary array to strings; also return where it is not UTF-8, which becomes empty."""
     bad = np.zeros(len(texts), np.bool_)
@@ -203,16 +192,13 @@ def _strings(texts: Any) -> tuple[Any, Bools]:
 
 def read(payloads: Any, wanted: Collection[str]) -> Maps:
     """Decode a binary Arrow array without nulls. `wanted` are the keys whose exact integers and times are requested."""
-    n = len(payloads)
-    _, starts_buffer, data_buffer = payloads.buffers()
-    starts = np.frombuffer(starts_buffer, np.int32)[payloads.offset : payloads.offset + n + 1].astype(
-        np.int64
-    )
-    data = Data(np.frombuffer(data_buffer or b"", np.uint8)[starts[0] : starts[-1]])
-    pairs = _Pairs(data, starts[:-1] - starts[0], starts[1:] - starts[0])
+    offsets, everything = octets(payloads)
+    data = Data(everything[offsets[0] : offsets[-1]])
+    starts = offsets.astype(np.int64) - offsets[0]
+    pairs = _Pairs(data, starts[:-1], starts[1:])
     doubles, whole, refused = _numbers(data, pairs)
 
-    keys = _texts(data, pairs.key_at, pairs.key_end).dictionary_encode()
+    keys = ranges(data.octets, pairs.key_at, pairs.key_end).dictionary_encode()
     names, bad = _strings(keys.dictionary)
     key = keys.indices.to_numpy()
     refused |= (bad | (np.arange(len(bad)) >= _MAX_KEYS))[key]
@@ -227,7 +213,7 @@ def read(payloads: Any, wanted: Collection[str]) -> Maps:
     text = np.flatnonzero(pairs.tag == STRING)
     # The empty key has no length.
     text_at = pairs.at[text] + 1 + (head[text] & 15)
-    strings, bad = _strings(_texts(data, text_at, pairs.end[text]))
+    strings, bad = _strings(ranges(data.octets, text_at, pairs.end[text]))
     refused[text[bad]] = True
     if refused.any():
         pairs.good[pairs.row[refused]] = False

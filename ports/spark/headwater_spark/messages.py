@@ -25,23 +25,26 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from headwater_spark.arrow import Bools, Rows, codes, flags, null_codes, numbers, one, valid, values
-from headwater_spark.tables import MESSAGES
+from headwater_spark.tables import MESSAGES, Table, table
 
 #: Columns of the table that the rules determine.
 VERDICTS = ("copies", "possible_duplicate")
-#: Columns of unsettled rows: the table's other columns and those that only the rules need.
-COLUMNS: Any = pa.schema(
-    [f for f in MESSAGES.arrow if f.name not in VERDICTS]
-    + [
-        pa.field("position", pa.int64()),
-        pa.field("doubtful", pa.bool_()),
-        pa.field("packet_id", pa.int32()),
-        pa.field("first_ns", pa.int64()),
-        pa.field("origin", pa.dictionary(pa.int32(), pa.string())),
-        pa.field("made_ns", pa.int64()),
-    ]
+#: Columns that only the rules need.
+RULED = table(
+    "ruled",
+    "columns that only the rules of duplicates need",
+    """
+    position   long     position in the log
+    doubtful   boolean  whether the mark leaves the row uncertain
+    packet_id  int      packet id
+    first_ns   long     receive time of a duplicate's original
+    origin     string*  maker of the FMQ message id
+    made_ns    long     when
+""",
 )
-
+#: Unsettled rows: the table's other columns and these.
+UNSETTLED = tuple(one for one in MESSAGES.columns if one.name not in VERDICTS) + RULED.columns
+COLUMNS: Any = Table("unsettled", "unsettled rows", UNSETTLED).arrow
 
 Name = tuple[str, str, int]
 

@@ -13,13 +13,12 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import pyarrow as pa
 
 from headwater.ibmmq.header import MQMDE
 from headwater_host.mq.errors import REASONS
 from headwater_host.mq.fields import FAULTS, checks
 from headwater_host.mq.structures import to_bytes, to_text
-from headwater_spark.arrow import Bools, Rows
+from headwater_spark.arrow import Bools, Rows, octets, strings
 
 Ints = npt.NDArray[np.int64]
 
@@ -76,9 +75,7 @@ class Mqmdes:
 
 def decode(payloads: Any) -> Mqmdes:
     """Decode the MQMDEs of a binary Arrow array. Null payloads have none."""
-    _, starts, data_ = payloads.buffers()
-    edges = np.frombuffer(starts or bytes(4), np.int32)[payloads.offset : payloads.offset + len(payloads) + 1]
-    data = np.frombuffer(data_ or b"", np.uint8)
+    edges, data = octets(payloads)
     rows, form = _sniff(data, edges)
     at = edges[rows].astype(np.int64)
     size = edges[rows + 1] - at
@@ -160,7 +157,7 @@ def _formats(heads: Any, is_ebcdic: Bools) -> Any:
         found, inverse = np.unique(words[mine], return_inverse=True)
         codes[mine] = inverse + len(texts)
         texts += [to_text(int(word).to_bytes(8, "little"), ccsid).rstrip(" \0") for word in found]
-    return pa.DictionaryArray.from_arrays(pa.array(codes), pa.array(texts, pa.string()))
+    return strings(codes, texts)
 
 
 def refusal(reason: int, error_at: int) -> str:

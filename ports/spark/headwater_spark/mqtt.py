@@ -18,8 +18,8 @@ from headwater import errors
 from headwater.mqtt import packets, properties, spec, spec5
 from headwater.mqtt.spec import PUBLISH
 from headwater_host.topics import check_name
+from headwater_spark.arrow import Bools, octets, ranges
 
-Bools = npt.NDArray[np.bool_]
 Ints = npt.NDArray[np.int32]
 
 # The core's rules for the fixed header by protocol level: flags and Remaining Lengths.
@@ -126,11 +126,9 @@ def _check_names(names: Any) -> npt.NDArray[np.int8]:
     bad = np.zeros(n, np.int8)
     if not n:
         return bad
-    _, starts_buffer, data_buffer = names.buffers()
-    starts = np.frombuffer(starts_buffer, np.int32)[names.offset : names.offset + n + 1]
-    data = np.frombuffer(data_buffer or b"", np.uint8)[starts[0] : starts[-1]]
+    starts, data = octets(names)
     suspect = np.zeros(n, np.bool_)
-    odd = np.flatnonzero(_LOOK[data])
+    odd = np.flatnonzero(_LOOK[data[starts[0] : starts[-1]]])
     suspect[np.searchsorted(starts, odd + starts[0], side="right") - 1] = True
     for i in np.flatnonzero(suspect).tolist():
         bad[i] = _bad_name(names[i].as_py())
@@ -178,13 +176,7 @@ class _Blocks:
         rows = np.flatnonzero(where & (self.error == 0) & (self.end - self.at > 1))
         if not len(rows):
             return
-        bounds = np.empty(2 * len(rows) + 1, np.int32)
-        bounds[:-1:2], bounds[1::2] = self.at[rows], self.end[rows]
-        bounds[-1] = bounds[-2]
-        pieces = pa.Array.from_buffers(
-            pa.binary(), 2 * len(rows), [None, pa.py_buffer(bounds), pa.py_buffer(np.ascontiguousarray(data))]
-        )
-        found = pieces.take(pa.array(np.arange(0, 2 * len(rows), 2, dtype=np.int32))).dictionary_encode()
+        found = ranges(np.ascontiguousarray(data), self.at[rows], self.end[rows]).dictionary_encode()
         code, at, alias = (
             np.array(column) for column in zip(*map(_check_block, found.dictionary.to_pylist()), strict=True)
         )

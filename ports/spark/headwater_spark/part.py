@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 from headwater_host.capture.format import RECEIVED
 from headwater_host.capture.problem import Problem
 from headwater_spark import buckets, mqmde
-from headwater_spark.arrow import Rows, numbers, one, take, valid
+from headwater_spark.arrow import Rows, numbers, one, strings, take, times, valid
 from headwater_spark.messages import Key, Settled
 from headwater_spark.overlaps import PartRuns
 from headwater_spark.payload import Metric
@@ -154,7 +154,7 @@ class Output:
         all_kept = bool(settled.keep.all())
         names = ["board", "boot", "seq", "topic"]
         source = {name: columns[name] for name in names}
-        source["time"] = pa.array(sent // 1000, mask=~timed).cast(pa.timestamp("us", tz="UTC"))
+        source["time"] = times(sent, ~timed)
         source["received_ns"] = columns["time_ns"]
         source["latency_ms"] = pa.array((received - sent) / 1e6, mask=~timed)
         for metric in metrics:
@@ -163,15 +163,15 @@ class Output:
             if not len(rows):
                 continue
             n = len(rows)
-            doubles, strings = pa.nulls(n, pa.float64()), pa.nulls(n, pa.string())
+            doubles, texts = pa.nulls(n, pa.float64()), pa.nulls(n, pa.string())
             if metric.numbers is not None:
                 doubles = pa.array(metric.numbers if kept is None else metric.numbers[kept])
             else:
-                strings = metric.strings if kept is None else metric.strings.filter(pa.array(kept))
-            name = pa.DictionaryArray.from_arrays(pa.array(np.zeros(n, np.int32)), pa.array([metric.name]))
+                texts = metric.strings if kept is None else metric.strings.filter(pa.array(kept))
+            name = strings(np.zeros(n, np.int32), [metric.name])
             self.write(
                 TELEMETRY,
-                _rows(source, rows) | {"metric": name, "value_double": doubles, "value_string": strings},
+                _rows(source, rows) | {"metric": name, "value_double": doubles, "value_string": texts},
             )
 
     def refuse_messages(

@@ -28,7 +28,7 @@ import pyarrow.json as pj
 
 from headwater.fmq.spec import MAP
 from headwater_spark import maps
-from headwater_spark.arrow import Bools, Rows, numbers, one, valid
+from headwater_spark.arrow import Bools, Rows, number, numbers, octets, one, valid
 from headwater_spark.fmq_core import Time, load_map, time_text
 from headwater_spark.maps import Maps, Whole
 
@@ -135,7 +135,7 @@ class Parser:
     def _read(self, payloads: Any) -> Any:
         """Return a table with one row per payload, or None."""
         lines = pc.binary_join_element_wise(payloads, pa.scalar(b""), pa.scalar(b"\n"))
-        starts = np.frombuffer(lines.buffers()[1], np.int32)[lines.offset : lines.offset + len(lines) + 1]
+        starts, _ = octets(lines)
         start, end = int(starts[0]), int(starts[-1])
         try:
             table = pj.read_json(
@@ -204,12 +204,9 @@ def _maps(payloads: Any, result: _Result) -> Any:
 
 def _begin_with_tag(payloads: Any, tag: int) -> Bools | None:
     """Return where payloads begin with an FMQ value of this tag, or None if nowhere."""
-    n = len(payloads)
-    _, starts_buffer, data_buffer = payloads.buffers()
-    data = np.frombuffer(data_buffer or b"", np.uint8)
-    if not n or not len(data):
+    starts, data = octets(payloads)
+    if not len(payloads) or not len(data):
         return None
-    starts = np.frombuffer(starts_buffer, np.int32)[payloads.offset : payloads.offset + n + 1]
     found: Bools = data.take(starts[:-1], mode="clip") >> 4 == tag
     if not found.any():
         return None
@@ -233,13 +230,9 @@ def _triage(payloads: Any) -> tuple[Rows, Bools]:
     the rows, and deep nesting could exhaust its stack. Without such payloads, as many lines as rows means one line
     per row.
     """
-    n = len(payloads)
-    if not n:
-        return np.zeros(0, np.int64), np.zeros(0, np.bool_)
-    _, starts_buffer, data_buffer = payloads.buffers()
-    starts = np.frombuffer(starts_buffer, np.int32)[payloads.offset : payloads.offset + n + 1]
+    starts, everything = octets(payloads)
     first, end = int(starts[0]), int(starts[-1])
-    data = np.frombuffer(data_buffer or b"", np.uint8)[first:end]
+    data = everything[first:end]
     begins = starts[:-1] - first
     ends = starts[1:] - first
     filled = ends > begins
@@ -354,10 +347,7 @@ class _Result:
         self.bad[rows[claimed & ~good]] = True
         at = rows[good]
         names = board.dictionary_encode()
-        own = np.array(
-            [self.numbers.setdefault(name, len(self.numbers)) for name in names.dictionary.to_pylist()],
-            np.int32,
-        )
+        own = number(names.dictionary.to_pylist(), self.numbers)
         every = len(at) == len(rows)
         codes = numbers(names.indices)
         self.board[at] = own[codes if every else codes[good]]
@@ -414,10 +404,7 @@ class _Result:
         self.bad[rows[claimed & ~good]] = True
         for column in boards:
             names = column.values.dictionary_encode()
-            own = np.array(
-                [self.numbers.setdefault(name, len(self.numbers)) for name in names.dictionary.to_pylist()],
-                np.int32,
-            )
+            own = number(names.dictionary.to_pylist(), self.numbers)
             mine = good[column.rows]
             self.board[rows[column.rows[mine]]] = own[numbers(names.indices)[mine]]
         timed = np.zeros(n, np.bool_)

@@ -224,34 +224,27 @@ def render(
         if png is not None
         else "<p>Install matplotlib to get a chart: <code>pip install 'headwater[report]'</code>.</p>"
     )
-    parts = [
-        f"<h1>{_escape(numbers['capture'])}</h1>",
-        f"<p>{_escape(headline(numbers))}</p>",
-        picture,
-        "<h2>Boards</h2>",
-        _html_table(numbers["boards"]),
+    sections: list[tuple[str, Sequence[dict[str, Any]]]] = [
+        ("Comparison with the boards' own records", rows or ()),
+        ("Tables", _counted(numbers["tables"], "table")),
+        ("Protocols", numbers["protocols"]),
+        ("Logical messages", _counted(numbers["logical_messages"], "logical messages")),
+        ("Quarantine", _counted(numbers["quarantined"], "reason")),
+        ("Undecoded frames", numbers["undecoded"]),
+        ("Problems of the log", numbers["problems"]),
     ]
-    if rows:
-        parts += ["<h2>Comparison with the boards' own records</h2>", _html_table(rows)]
-    parts += [
-        "<h2>Tables</h2>",
-        _html_table([{"table": name, "rows": n} for name, n in numbers["tables"].items()]),
-    ]
-    if numbers["protocols"]:
-        parts += ["<h2>Protocols</h2>", _html_table(numbers["protocols"])]
-    if numbers["logical_messages"]:
-        logical = [{"logical messages": kind, "rows": n} for kind, n in numbers["logical_messages"].items()]
-        parts += ["<h2>Logical messages</h2>", _html_table(logical)]
-    if numbers["quarantined"]:
-        quarantined = [{"reason": name, "rows": n} for name, n in numbers["quarantined"].items()]
-        parts += ["<h2>Quarantine</h2>", _html_table(quarantined)]
-    if numbers["undecoded"]:
-        parts += ["<h2>Undecoded frames</h2>", _html_table(numbers["undecoded"])]
-    if numbers["problems"]:
-        parts += ["<h2>Problems of the log</h2>", _html_table(numbers["problems"])]
+    parts = [f"<h1>{_escape(numbers['capture'])}</h1>", f"<p>{_escape(headline(numbers))}</p>", picture]
+    parts += ["<h2>Boards</h2>", _html_table(numbers["boards"])]
+    for title, found in sections:
+        if found or title == "Tables":
+            parts += [f"<h2>{title}</h2>", _html_table(found)]
     path = folder / "report.html"
     path.write_text(_PAGE.replace("@BODY@", "\n".join(parts)), encoding="utf-8")
     return path
+
+
+def _counted(counts: dict[str, int], name: str) -> list[dict[str, Any]]:
+    return [{name: key, "rows": n} for key, n in counts.items()]
 
 
 def headline(numbers: dict[str, Any]) -> str:

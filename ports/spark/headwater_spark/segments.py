@@ -13,7 +13,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from headwater_spark import mqmde
-from headwater_spark.arrow import numbers
+from headwater_spark.arrow import number, numbers
 
 Ints = npt.NDArray[np.int64]
 Hashes = npt.NDArray[np.uint64]
@@ -92,8 +92,7 @@ class Segments(NamedTuple):
 
 def _codes(column: Any, numbers_: dict[str, int]) -> npt.NDArray[np.int32]:
     """Return a dictionary column as indexes into `numbers_`, which grows."""
-    own = [numbers_.setdefault(text, len(numbers_)) for text in column.dictionary.to_pylist()]
-    result: npt.NDArray[np.int32] = np.array(own, np.int32)[column.indices.to_numpy()]
+    result: npt.NDArray[np.int32] = number(column.dictionary.to_pylist(), numbers_)[column.indices.to_numpy()]
     return result
 
 

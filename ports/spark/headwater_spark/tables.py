@@ -69,163 +69,156 @@ def _stored(column: Column) -> Any:
     return pa.dictionary(pa.int32(), arrow) if column.repeats and column.type == "string" else arrow
 
 
-_WHERE = (
-    Column("file", "string", "segment file", repeats=True),
-    Column("offset", "long", "offset of the block in the segment file", repeats=True),
-    Column("record", "int", "index of the record in its block"),
-)
-_RECEIVED = (
-    Column("time", "timestamp", "receive time, µs"),
-    Column("time_ns", "long", "receive time, ns since 1970"),
-    Column("connection", "long", "connection id, never reused", repeats=True),
-    Column("peer", "string", "sender, or receiver of a sent frame", repeats=True),
-    Column("direction", "short", "0 = received by the gateway, 1 = sent", repeats=True),
-    Column("protocol", "short", "1 = MQTT, 2 = FMQ, 3 = IBM MQ", repeats=True),
-    Column("version", "short", "MQTT: protocol level 3, 4 or 5", repeats=True),
-    Column(
-        "mark",
-        "short",
-        "set by the gateway: 1 = original, 2 = duplicate, 3 = uncertain, 0 = none",
-        repeats=True,
-    ),
-    Column("first_ns", "long", "duplicates: receive time of the original; otherwise null"),
-)
+def table(name: str, what: str, text: str) -> Table:
+    """Create a table from a line for each column: name, type with ``*`` if values repeat, description."""
+    rows = (line.split(maxsplit=2) for line in text.splitlines() if line)
+    columns = (Column(name, kind.rstrip("*"), what, kind.endswith("*")) for name, kind, what in rows)
+    return Table(name, what, tuple(columns))
 
+
+_WHERE = """
+    file    string*  segment file
+    offset  long*    offset of the block in the segment file
+    record  int      index of the record in its block
+"""
+_RECEIVED = """
+    time        timestamp  receive time, µs
+    time_ns     long       receive time, ns since 1970
+    connection  long*      connection id, never reused
+    peer        string*    sender, or receiver of a sent frame
+    direction   short*     0 = received by the gateway, 1 = sent
+    protocol    short*     1 = MQTT, 2 = FMQ, 3 = IBM MQ
+    version     short*     MQTT: protocol level 3, 4 or 5
+    mark        short*     set by the gateway: 1 = original, 2 = duplicate, 3 = uncertain, 0 = none
+    first_ns    long       duplicates: receive time of the original; otherwise null
+"""
 # Numbers too large for these columns are null; the bytes of the id are complete.
-_MESSAGE_ID = (
-    Column("message_id", "binary", "FMQ: message id; null for MQTT"),
-    Column("process", "long", "FMQ: process number of the message id", repeats=True),
-    Column("thread", "long", "FMQ: thread number of the message id", repeats=True),
-)
-
-FRAMES = Table(
+_MESSAGE_ID = """
+    message_id  binary  FMQ: message id; null for MQTT
+    process     long*   FMQ: process number of the message id
+    thread      long*   FMQ: thread number of the message id
+"""
+FRAMES = table(
     "frames",
     "recorded frames, undecoded",
-    (*_RECEIVED, Column("frame", "binary", "frame as received"), *_WHERE),
+    f"""
+{_RECEIVED}
+    frame  binary  frame as received
+{_WHERE}""",
 )
-
-BADBLOCKS = Table(
+BADBLOCKS = table(
     "badblocks",
     "damage in the log: bad blocks, gaps, lost segments, a torn tail",
-    (
-        Column("kind", "string", "bad, gap, missing, manifest or torn"),
-        Column("file", "string", "segment file, or manifest.jsonl"),
-        Column("offset", "long", "offset in the file"),
-        Column("length", "long", "number of bytes; 0 if only the order is wrong"),
-        Column("reason", "string", "description of the damage"),
-    ),
+    """
+    kind    string  bad, gap, missing, manifest or torn
+    file    string  segment file, or manifest.jsonl
+    offset  long    offset in the file
+    length  long    number of bytes; 0 if only the order is wrong
+    reason  string  description of the damage
+""",
 )
-
-DECODED = Table(
+DECODED = table(
     "decoded",
     "recorded frames of MQTT and FMQ, decoded",
-    (
-        *_RECEIVED,
-        Column("kind", "short", "packet or frame type, 0 to 15; null if not decoded"),
-        Column("dup", "boolean", "PUBLISH: DUP flag"),
-        Column("qos", "short", "PUBLISH: 0, 1 or 2"),
-        Column("retain", "boolean", "PUBLISH: RETAIN flag"),
-        Column("packet_id", "int", "MQTT: packet identifier of a PUBLISH at QoS 1 and 2"),
-        Column("topic", "string", "topic of PUBLISH and CONSUMERESP"),
-        Column("payload", "binary", "payload of PUBLISH and CONSUMERESP"),
-        Column("tags", "array<string>", "FMQ: tags of PUBLISH and CONSUMERESP"),
-        *_MESSAGE_ID,
-        Column("id_type", "short", "FMQ: frame type of the message id"),
-        Column("id_ns", "long", "FMQ: time of the message id, ns since 1970"),
-        Column("reason", "string", "reason if malformed, otherwise null"),
-        Column("error_at", "int", "offset of the error in the frame"),
-        *_WHERE,
-    ),
+    f"""
+{_RECEIVED}
+    kind       short          packet or frame type, 0 to 15; null if not decoded
+    dup        boolean        PUBLISH: DUP flag
+    qos        short          PUBLISH: 0, 1 or 2
+    retain     boolean        PUBLISH: RETAIN flag
+    packet_id  int            MQTT: packet identifier of a PUBLISH at QoS 1 and 2
+    topic      string         topic of PUBLISH and CONSUMERESP
+    payload    binary         payload of PUBLISH and CONSUMERESP
+    tags       array<string>  FMQ: tags of PUBLISH and CONSUMERESP
+{_MESSAGE_ID}
+    id_type   short   FMQ: frame type of the message id
+    id_ns     long    FMQ: time of the message id, ns since 1970
+    reason    string  reason if malformed, otherwise null
+    error_at  int     offset of the error in the frame
+{_WHERE}""",
 )
-
-MESSAGES = Table(
+MESSAGES = table(
     "messages",
     "one row per received message, without duplicates",
-    (
-        Column("time", "timestamp", "first receipt, µs"),
-        Column("time_ns", "long", "first receipt, ns since 1970"),
-        Column("topic", "string", "topic", repeats=True),
-        Column("qos", "short", "QoS of the first receipt; null for CONSUMERESP", repeats=True),
-        Column("retain", "boolean", "RETAIN flag; null for CONSUMERESP"),
-        Column("payload", "binary", "payload"),
-        Column("protocol", "short", "1 = MQTT, 2 = FMQ", repeats=True),
-        Column("tags", "array<string>", "FMQ: tags; null for MQTT", repeats=True),
-        *_MESSAGE_ID,
-        Column("board", "string", "identity: board; null without an identity", repeats=True),
-        Column("boot", "long", "identity: number of the board's start", repeats=True),
-        Column("seq", "long", "identity: sequence number since that start"),
-        Column("sent_ns", "long", "send time, ns since 1970; null if unknown"),
-        Column("copies", "int", "number of frames that carried it", repeats=True),
-        Column("possible_duplicate", "boolean", "another row may be the same message"),
-        Column("connection", "long", "connection of the first receipt", repeats=True),
-        Column("peer", "string", "sender of the first receipt", repeats=True),
-        *_WHERE,
-    ),
+    f"""
+    time      timestamp       first receipt, µs
+    time_ns   long            first receipt, ns since 1970
+    topic     string*         topic
+    qos       short*          QoS of the first receipt; null for CONSUMERESP
+    retain    boolean         RETAIN flag; null for CONSUMERESP
+    payload   binary          payload
+    protocol  short*          1 = MQTT, 2 = FMQ
+    tags      array<string>*  FMQ: tags; null for MQTT
+{_MESSAGE_ID}
+    board               string*  identity: board; null without an identity
+    boot                long*    identity: number of the board's start
+    seq                 long     identity: sequence number since that start
+    sent_ns             long     send time, ns since 1970; null if unknown
+    copies              int*     number of frames that carried it
+    possible_duplicate  boolean  another row may be the same message
+    connection          long*    connection of the first receipt
+    peer                string*  sender of the first receipt
+{_WHERE}""",
 )
-
-TELEMETRY = Table(
+TELEMETRY = table(
     "telemetry",
     "one row per value in a payload that is a JSON object or an FMQ Map",
-    (
-        Column("board", "string", "null without an identity", repeats=True),
-        Column("boot", "long", "null without an identity", repeats=True),
-        Column("seq", "long", "null without an identity"),
-        Column("topic", "string", "topic", repeats=True),
-        Column("time", "timestamp", "send time; null if unknown"),
-        Column("metric", "string", "key of the value", repeats=True),
-        Column("value_double", "double", "number, boolean (0 or 1) or duration (s)"),
-        Column("value_string", "string", "string, or FMQ time (ISO 8601, UTC)"),
-        Column("received_ns", "long", "first receipt of the message, ns since 1970"),
-        Column("latency_ms", "double", "receive time minus send time"),
-    ),
+    """
+    board         string*    null without an identity
+    boot          long*      null without an identity
+    seq           long       null without an identity
+    topic         string*    topic
+    time          timestamp  send time; null if unknown
+    metric        string*    key of the value
+    value_double  double     number, boolean (0 or 1) or duration (s)
+    value_string  string     string, or FMQ time (ISO 8601, UTC)
+    received_ns   long       first receipt of the message, ns since 1970
+    latency_ms    double     receive time minus send time
+""",
 )
-
-LOGICAL_MESSAGES = Table(
+LOGICAL_MESSAGES = table(
     "logical_messages",
     "one row per IBM MQ logical message, reassembled",
-    (
-        Column("time", "timestamp", "first receipt of a part, µs"),
-        Column("time_ns", "long", "first receipt of a part, ns since 1970"),
-        Column("last_ns", "long", "last receipt of a part, ns since 1970"),
-        Column("topic", "string", "topic", repeats=True),
-        Column("group_id", "binary", "GroupId, 24 bytes"),
-        Column("seq", "int", "MsgSeqNumber, the position in the group"),
-        Column("complete", "boolean", "whether the payload is complete"),
-        Column("payload", "binary", "payload without MQMDEs; null if incomplete"),
-        Column("length", "long", "bytes received"),
-        Column("format", "string", "Format of the payload, without trailing blanks", repeats=True),
-        Column("encoding", "int", "Encoding of the payload", repeats=True),
-        Column("ccsid", "int", "CodedCharSetId of the payload", repeats=True),
-        Column("segments", "int", "number of physical messages", repeats=True),
-        Column("duplicates", "int", "number of redundant physical messages", repeats=True),
-        Column("missing", "string", "missing ranges or contradictions; null if complete"),
-        Column("reason", "int", "IBM MQ reason code; null if complete", repeats=True),
-        Column("last_in_group", "boolean", "whether it is the last of its group; null without a group"),
-        Column("group_complete", "boolean", "whether the group is complete; null without a group"),
-        Column(
-            "group_missing", "string", "missing messages or contradictions of the group; null if complete"
-        ),
-    ),
+    """
+    time            timestamp  first receipt of a part, µs
+    time_ns         long       first receipt of a part, ns since 1970
+    last_ns         long       last receipt of a part, ns since 1970
+    topic           string*    topic
+    group_id        binary     GroupId, 24 bytes
+    seq             int        MsgSeqNumber, the position in the group
+    complete        boolean    whether the payload is complete
+    payload         binary     payload without MQMDEs; null if incomplete
+    length          long       bytes received
+    format          string*    Format of the payload, without trailing blanks
+    encoding        int*       Encoding of the payload
+    ccsid           int*       CodedCharSetId of the payload
+    segments        int*       number of physical messages
+    duplicates      int*       number of redundant physical messages
+    missing         string     missing ranges or contradictions; null if complete
+    reason          int*       IBM MQ reason code; null if complete
+    last_in_group   boolean    whether it is the last of its group; null without a group
+    group_complete  boolean    whether the group is complete; null without a group
+    group_missing   string     missing messages or contradictions of the group; null if complete
+""",
 )
-
-QUARANTINE = Table(
+QUARANTINE = table(
     "quarantine",
     "malformed frames, refused payloads and damaged blocks",
-    (
-        Column("kind", "string", "frame, message or block", repeats=True),
-        Column("reason", "string", "reason code as a word", repeats=True),
-        Column("detail", "string", "description"),
-        Column("error_at", "int", "offset of the error in the frame, or in the payload for an MQMDE"),
-        Column("file", "string", "segment file", repeats=True),
-        Column("offset", "long", "offset of the block in the segment file"),
-        Column("record", "int", "index of the record in its block; null for a block"),
-        Column("length", "long", "number of bytes"),
-        Column("bytes", "binary", "bytes; the first MiB of a block"),
-        Column("time_ns", "long", "receive time, ns since 1970; null for a block"),
-        Column("connection", "long", "connection id; null for a block"),
-        Column("peer", "string", "sender; null for a block", repeats=True),
-        Column("direction", "short", "0 = received, 1 = sent; null for a block"),
-    ),
+    """
+    kind        string*  frame, message or block
+    reason      string*  reason code as a word
+    detail      string   description
+    error_at    int      offset of the error in the frame, or in the payload for an MQMDE
+    file        string*  segment file
+    offset      long     offset of the block in the segment file
+    record      int      index of the record in its block; null for a block
+    length      long     number of bytes
+    bytes       binary   bytes; the first MiB of a block
+    time_ns     long     receive time, ns since 1970; null for a block
+    connection  long     connection id; null for a block
+    peer        string*  sender; null for a block
+    direction   short    0 = received, 1 = sent; null for a block
+""",
 )
 
 #: Tables that the pipeline writes.

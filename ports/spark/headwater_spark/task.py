@@ -19,7 +19,7 @@ from headwater.reasons import REASONS as MQTT_REASONS
 from headwater_host.capture.format import DUPLICATE, ORIGINAL, RECEIVED, UNCERTAIN
 from headwater_host.capture.problem import GAP, Problem
 from headwater_spark import buckets, fmq, mqtt
-from headwater_spark.arrow import Bools, Rows, strings, take
+from headwater_spark.arrow import Bools, Rows, strings, take, times
 from headwater_spark.assembly import assemble
 from headwater_spark.candidates import CANDIDATES, Aside, Candidates
 from headwater_spark.columns import Batch, read
@@ -277,7 +277,7 @@ def frame_columns(batch: Batch, names: Collection[str] = FRAMES.names) -> dict[s
 
 
 _FRAME_COLUMNS: dict[str, Callable[[Batch], Any]] = {
-    "time": lambda batch: pa.array(batch.time_ns // 1000).cast(pa.timestamp("us", tz="UTC")),
+    "time": lambda batch: times(batch.time_ns),
     "time_ns": lambda batch: pa.array(batch.time_ns),
     "connection": lambda batch: pa.array(batch.connection),
     "peer": lambda batch: strings(batch.peer, batch.peers),
