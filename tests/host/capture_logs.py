@@ -8,8 +8,9 @@ from zlib import crc32
 
 from vectors import load
 
-from headwater_host.capture import CaptureReader, Record
-from headwater_host.capture.format import DUPLICATE, HEADER_BYTES
+from headwater_host.capture import CaptureReader, Problem, Record
+from headwater_host.capture.format import DUPLICATE, HEADER_BYTES, parse_segment_name
+from headwater_host.capture.scan import scanning
 from tools.capture_log import LogWriter
 
 MANIFEST = "manifest.jsonl"
@@ -84,6 +85,16 @@ def segments(directory: Path) -> list[Path]:
 
 def read_log(directory: Path) -> list[Record]:
     return list(CaptureReader(directory).records())
+
+
+def read_range(path: Path, start: int, end: int) -> tuple[list[Record], list[Problem]]:
+    """The records and the problems of the blocks that begin in a range of a segment."""
+    parsed = parse_segment_name(path.name)
+    with scanning(path, parsed and parsed[1], start=start, end=end) as scan:
+        found = list(scan)
+    blocks = [one[1] for one in found if not isinstance(one, Problem)]
+    problems = [one for one in found if isinstance(one, Problem)]
+    return [record for block in blocks if block for record in block.records()], problems
 
 
 def is_subsequence(some: Iterable[Record], of: Iterable[Record]) -> bool:

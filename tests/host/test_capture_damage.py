@@ -9,13 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from headwater_host.capture import CaptureReader, Problem, Record, list_blocks, read_range, verify
+from headwater_host.capture import CaptureReader, Problem, Record, list_blocks, verify
 from headwater_host.capture.scan import _WINDOW
 from tests.host.capture_logs import (
     MANIFEST,
     continue_log,
     is_subsequence,
     read_log,
+    read_range,
     record,
     reopen_last,
     segments,
@@ -326,21 +327,17 @@ def test_a_range_with_damage_is_read_and_reported(tmp_path: Path) -> None:
     path.write_bytes(data)
     for first in range(4):
         for last in range(first, 4):
-            problems: list[Problem] = []
-            offset = infos[first].offset
-            read: list[Record] = []
-            for block in read_range(path, offset, infos[last].end - offset, problems.append):
-                read += block.records()
+            read, problems = read_range(path, infos[first].offset, infos[last].end)
             assert read == [written[number] for number in (0, 3) if first <= number <= last]
             assert [problem[2:4] for problem in problems] == [
                 (infos[number].offset, infos[number].length) for number in (1, 2) if first <= number <= last
             ]
-    short: list[Problem] = []
-    assert len(list(read_range(path, infos[3].offset, 10_000, short.append))) == 1
-    assert [problem.reason for problem in short] == ["the file ends before the range does"]
+    read, (short,) = read_range(path, infos[3].offset, 10_000)
+    assert (read, short.reason) == ([written[3]], "the file ends before the range does")
     # A segment under another name has a salt that nobody knows.
     path.rename(tmp_path / "copy.bin")
-    assert len(list(read_range(tmp_path / "copy.bin", 0, len(data), short.append))) == 2
+    read, problems = read_range(tmp_path / "copy.bin", 0, len(data))
+    assert (read, len(problems)) == ([written[0], written[3]], 2)
 
 
 def test_what_the_disk_cannot_read_is_a_bad_block(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
@@ -14,7 +13,7 @@ import pyarrow as pa
 
 from headwater_host.capture.format import DUPLICATE, HEADER_BYTES, Block
 from headwater_host.capture.problem import Problem
-from headwater_host.capture.scan import BlockInfo, Scan
+from headwater_host.capture.scan import BlockInfo, scanning
 from headwater_spark.arrow import number
 from headwater_spark.plan import OFFSET_BITS, Range
 
@@ -161,17 +160,13 @@ def scan(ranges: Iterable[Range]) -> Iterator[tuple[Range, tuple[BlockInfo, Bloc
     Raises FileNotFoundError when a segment has been removed since the plan was made.
     """
     for part in ranges:
-        fd = os.open(part.path, os.O_RDONLY)
-        try:
-            for found in Scan(
-                fd, part.file, part.salt, start=part.start, end=part.end, expected=part.expected
-            ):
+        options = {"start": part.start, "end": part.end, "expected": part.expected}
+        with scanning(part.path, part.salt, **options) as blocks:
+            for found in blocks:
                 if isinstance(found, Problem):
                     yield part, found
                 elif found[1] is not None:
                     yield part, (found[0], found[1])
-        finally:
-            os.close(fd)
 
 
 def read(ranges: Iterable[Range], batch_rows: int) -> Iterator[Batch | Problem]:

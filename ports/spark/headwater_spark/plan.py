@@ -12,7 +12,8 @@ from itertools import pairwise
 from typing import NamedTuple
 
 from headwater_host.capture.manifest import Segment, list_log
-from headwater_host.capture.problem import BAD, TORN, Problem
+from headwater_host.capture.problem import TORN, Problem
+from headwater_host.capture.reader import lost_end
 from headwater_host.capture.scan import BlockInfo, Scan
 
 #: A position as one number in the order of the log: the segment's number in the plan, then the offset.
@@ -72,11 +73,7 @@ class _Walk:
         if segment.entry is not None:
             # If the last block is bad, the manifest has the next sequence number.
             self.expected = segment.entry.next_sequence
-            if self.end < segment.entry.bytes:
-                lost = segment.entry.bytes - self.end
-                self.problems.append(
-                    Problem(BAD, segment.path.name, self.end, lost, "the end of a sealed segment is missing")
-                )
+            self.problems += lost_end(segment, self.end)
         #: (offset, expected sequence number): the start, each boundary between adjacent blocks, the end.
         self.edges: list[tuple[int, int]] = [(0, first)]
         self.edges += (

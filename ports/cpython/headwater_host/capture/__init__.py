@@ -7,15 +7,7 @@
 from headwater_host.capture.block_log import CaptureLockedError, CaptureWriteError
 from headwater_host.capture.format import RECEIVED, SENT, Block, FormatError, Header, Record
 from headwater_host.capture.problem import Problem
-from headwater_host.capture.reader import (
-    CaptureReader,
-    Position,
-    Report,
-    SegmentTotals,
-    list_blocks,
-    read_range,
-    verify,
-)
+from headwater_host.capture.reader import CaptureReader, Position, Report, SegmentTotals, list_blocks, verify
 from headwater_host.capture.scan import BlockInfo
 
 __all__ = [
@@ -34,6 +26,5 @@ __all__ = [
     "Report",
     "SegmentTotals",
     "list_blocks",
-    "read_range",
     "verify",
 ]

@@ -59,6 +59,9 @@ class AsyncCapture:
     in the loop with each CaptureWriteError; by default they are logged. ``clock``, ``datasync`` and
     ``group_readable``: see ``BlockLog``.
 
+    Attributes: ``durable_number``, the number of the last record on disk; ``syncs``, the number of blocks written;
+    ``error``, why the last write failed, or None.
+
     Entering raises what ``BlockLog`` raises. Leaving raises CaptureWriteError if records could not be written.
     """
 
@@ -104,28 +107,18 @@ class AsyncCapture:
         self._queue: deque[_Batch] = deque()
         self._queued_bytes = 0
         self._appended = 0
-        self._durable = 0
-        self._syncs = 0
+        self.durable_number = 0
+        self.syncs = 0
         self._alarm: asyncio.Future[bool] | None = None  # what the writing task sleeps on
         self._room: list[asyncio.Future[None]] = []
         self._due: list[Callable[[], object]] = []  # what the loop is about to call
-        self._error: CaptureWriteError | None = None
+        self.error: CaptureWriteError | None = None
         self._failure: Exception | None = None  # nothing will be written any more
-
-    @property
-    def durable_number(self) -> int:
-        """The number of the last record on disk."""
-        return self._durable
 
     @property
     def durable_sequence(self) -> int:
         """The sequence number of the next block: lower ones are on disk. Any thread may call this."""
         return self._log.next_sequence
-
-    @property
-    def syncs(self) -> int:
-        """The number of blocks written, each with one sync."""
-        return self._syncs
 
     @property
     def pending_bytes(self) -> int:
@@ -136,11 +129,6 @@ class AsyncCapture:
     def full(self) -> bool:
         """Whether ``append`` would refuse a record."""
         return self.pending_bytes >= self._limit_bytes
-
-    @property
-    def error(self) -> CaptureWriteError | None:
-        """Why the last write failed; None after a successful one."""
-        return self._error
 
     @property
     def recovery(self) -> Recovery:
@@ -167,7 +155,7 @@ class AsyncCapture:
         builder = self._current.builder
         if self._queued_bytes + builder.size >= self._limit_bytes and self.full:
             raise CaptureFullError(
-                f"{self.pending_bytes} bytes wait for the disk ({self._error or 'it is slow'})"
+                f"{self.pending_bytes} bytes wait for the disk ({self.error or 'it is slow'})"
             )
         try:
             builder.append(time_ns, connection, peer, direction, protocol, version, frame, mark, first_ns)
@@ -273,7 +261,7 @@ class AsyncCapture:
         """Return the batch with record ``number``, None if it is on disk."""
         if not 0 <= number <= self._appended:
             raise ValueError(f"record {number}: {self._appended} were appended")
-        last = self._durable
+        last = self.durable_number
         for batch in self._queue:
             if number <= last:
                 return None
@@ -358,20 +346,20 @@ class AsyncCapture:
         self._loop.call_soon_threadsafe(self._done, batch)
 
     def _report(self, error: CaptureWriteError) -> None:
-        self._error = error
+        self.error = error
         if self._on_error is None:
             _logger.warning("%s", error)
         else:
             self._loop.call_soon(self._on_error, error)
 
     def _done(self, batch: _Batch | None) -> None:
-        self._error = None
+        self.error = None
         if batch is None:
             return
         self._queue.popleft()
-        self._syncs += 1
+        self.syncs += 1
         self._queued_bytes -= batch.builder.size
-        self._durable += batch.builder.count
+        self.durable_number += batch.builder.count
         for future in (*batch.waiters, *self._room):
             if not future.done():
                 future.set_result(None)

@@ -40,7 +40,8 @@ class BlockLog:
 
     ``segment_bytes``, ``segment_age_ns``: size and age at which a segment is sealed. ``clock``: nanoseconds, for that
     age; a clock that cannot be set. ``datasync``: makes a file's data durable; called once per block.
-    ``group_readable``: see ``private``. Attribute ``recovery``: what opening found and repaired.
+    ``group_readable``: see ``private``. Attributes: ``recovery``, what opening found and repaired;
+    ``next_sequence``, the sequence number of the next block: blocks with lower numbers are on disk.
 
     Raises CaptureLockedError if another writer has the log open, OSError if the directory cannot be created or read.
     """
@@ -64,9 +65,10 @@ class BlockLog:
         self._clock = clock
         self._group_readable = group_readable
         self._fd = -1
+        self._began_ns = 0
         self._path = self.directory
         self._salt = 0
-        self._dirty = False  # the bytes after _end must be cut
+        self._dirty = False  # bytes after those of the entry must be cut
         self._spent = False  # nothing may be appended to this segment
         _make_directory(self.directory)
         self._lock = _lock(self.directory / LOCK, group_readable)
@@ -76,29 +78,19 @@ class BlockLog:
                 restrict(segment.path, group_readable=group_readable)
             self._manifest = ManifestFile(self.directory, listing.manifest.end, group_readable=group_readable)
             try:
-                self._next, self.recovery = recover(self.directory, listing, self._manifest)
+                self.next_sequence, self.recovery = recover(self.directory, listing, self._manifest)
             except BaseException:
                 self._manifest.close()
                 raise
         except BaseException:
             os.close(self._lock)
             raise
-        self._begin()
+        self._entry = Entry.begin("", self.next_sequence)
 
     @property
     def closed(self) -> bool:
         """Whether the log is closed."""
         return self._lock < 0
-
-    @property
-    def next_sequence(self) -> int:
-        """The sequence number of the next block. Blocks with lower numbers are on disk."""
-        return self._next
-
-    def _begin(self) -> None:
-        """Reset the counters for a new segment."""
-        self._end = self._blocks = self._records = self._began_ns = self._first_ns = self._last_ns = 0
-        self._first = self._next
 
     def write(self, builder: BlockBuilder) -> None:
         """Append the records of ``builder`` as a durable block.
@@ -108,14 +100,14 @@ class BlockLog:
         """
         try:
             self._clean()
-            if self._fd >= 0 and self._end >= self._segment_bytes:
+            if self._fd >= 0 and self._entry.bytes >= self._segment_bytes:
                 self._seal()
             if self._fd < 0:
                 self._create()
-            header, body = builder.encode(self._next, self._salt)
+            header, body = builder.encode(self.next_sequence, self._salt)
             self._dirty = True
-            write_all(self._fd, header, self._end)
-            write_all(self._fd, body, self._end + len(header))
+            write_all(self._fd, header, self._entry.bytes)
+            write_all(self._fd, body, self._entry.bytes + len(header))
             # From here on a reader may see the block. If it is cut, no other block may take its place.
             self._spent = True
             self._datasync(self._fd)
@@ -124,16 +116,10 @@ class BlockLog:
                 self._clean()
             what = f"{builder.count} records are not written, but kept: {error.strerror or error}"
             raise CaptureWriteError(error.errno, what, str(error.filename or self._path)) from error
-        written = parse_header(header)
-        if self._blocks == 0:
+        if not self._entry.blocks:
             self._began_ns = self._clock()
-            self._first_ns, self._last_ns = written.first_ns, written.last_ns
-        self._first_ns = min(written.first_ns, self._first_ns)
-        self._last_ns = max(written.last_ns, self._last_ns)
-        self._end += written.block_length
-        self._blocks += 1
-        self._records += builder.count
-        self._next += 1
+        self._entry = self._entry.extend(parse_header(header))
+        self.next_sequence += 1
         self._dirty = self._spent = False
 
     def seal_if_due(self) -> None:
@@ -142,7 +128,7 @@ class BlockLog:
         Raises CaptureWriteError if that fails; the next call tries again.
         """
         aged = self._clock() - self._began_ns >= self._segment_age_ns
-        if self._fd >= 0 and self._blocks and (aged or self._end >= self._segment_bytes):
+        if self._fd >= 0 and self._entry.blocks and (aged or self._entry.bytes >= self._segment_bytes):
             try:
                 self._clean()
                 self._seal()
@@ -176,7 +162,7 @@ class BlockLog:
         if self._lock < 0:
             raise OSError(errno.EBADF, "the log is closed", str(self.directory))
         self._salt = secrets.randbits(64)
-        self._path = self.directory / segment_name(self._next, self._salt)
+        self._path = self.directory / segment_name(self.next_sequence, self._salt)
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL
         fd = opened(self._path, flags, group_readable=self._group_readable)
         try:
@@ -186,12 +172,12 @@ class BlockLog:
             self._path.unlink()
             raise
         self._fd = fd
-        self._begin()
+        self._entry = Entry.begin(self._path.name, self.next_sequence)
 
     def _clean(self) -> None:
         """Remove what a failed write left."""
         if self._dirty:
-            os.ftruncate(self._fd, self._end)
+            os.ftruncate(self._fd, self._entry.bytes)
             self._dirty = False
         if self._spent:
             os.fsync(self._fd)  # otherwise a power cut could restore the block
@@ -200,18 +186,8 @@ class BlockLog:
     def _seal(self) -> None:
         if self._fd < 0:
             return
-        if self._blocks:
-            entry = Entry(
-                self._path.name,
-                self._end,
-                self._blocks,
-                self._records,
-                self._first_ns,
-                self._last_ns,
-                self._first,
-                self._next,
-            )
-            self._manifest.append(entry)
+        if self._entry.blocks:
+            self._manifest.append(self._entry)
         else:
             self._path.unlink(missing_ok=True)
             sync_directory(self.directory)

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
-from headwater_host.capture.format import parse_segment_name
+from headwater_host.capture.format import Header, parse_segment_name
 from headwater_host.capture.problem import MANIFEST, MISSING, TORN, Problem
 from headwater_host.private import opened
 
@@ -28,6 +28,20 @@ class Entry(NamedTuple):
     last_ns: int
     first_sequence: int
     next_sequence: int
+
+    @classmethod
+    def begin(cls, file: str, sequence: int) -> Entry:
+        """Return the entry of a segment without blocks."""
+        return cls(file, 0, 0, 0, 0, 0, sequence, sequence)
+
+    def extend(self, header: Header) -> Entry:
+        """Return the entry with one more block."""
+        first_ns, last_ns = header.first_ns, header.last_ns
+        if self.blocks:
+            first_ns, last_ns = min(first_ns, self.first_ns), max(last_ns, self.last_ns)
+        size, count = self.bytes + header.block_length, self.records + header.records
+        sequences = self.first_sequence, header.sequence + 1
+        return Entry(self.file, size, self.blocks + 1, count, first_ns, last_ns, *sequences)
 
 
 class Manifest(NamedTuple):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -9,9 +10,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 from headwater_host.capture.format import Block, Record, parse_segment_name
-from headwater_host.capture.manifest import Segment, list_log
+from headwater_host.capture.manifest import Entry, Segment, list_log
 from headwater_host.capture.problem import BAD, MANIFEST, TORN, Problem
-from headwater_host.capture.scan import BlockInfo, Scan
+from headwater_host.capture.scan import BlockInfo, scanning
 
 
 class Position(NamedTuple):
@@ -66,14 +67,7 @@ class CaptureReader:
             if segment.first_sequence < number:
                 continue
             start = start_at.offset if start_at and start_at.file == segment.path.name else 0
-            try:
-                fd = os.open(segment.path, os.O_RDONLY)
-            except FileNotFoundError:
-                continue  # removed by retention; otherwise the sequence numbers show the gap
-            try:
-                yield from self._walk_segment(segment, fd, start, bodies)
-            finally:
-                os.close(fd)
+            yield from self._walk_segment(segment, start, bodies)
 
     def _start(self) -> tuple[int, Position | None]:
         """Return the number of the first segment and the position in it.
@@ -88,62 +82,41 @@ class CaptureReader:
         return parsed[0], self.position
 
     def _walk_segment(
-        self, segment: Segment, fd: int, start: int, bodies: bool
+        self, segment: Segment, start: int, bodies: bool
     ) -> Iterator[tuple[BlockInfo, Block | None]]:
         name = segment.path.name
         expected = self._expected
         if start == 0 and expected is None:
             expected = segment.first_sequence
-        scan = Scan(
-            fd, name, segment.salt, start=start, is_open=segment.is_open, expected=expected, bodies=bodies
-        )
-        self.position = Position(name, start)
-        for found in scan:
-            self._expected = scan.expected
-            if not isinstance(found, Problem):
-                self.position = Position(name, found[0].end)
-                yield found
-            elif found.kind == TORN:
-                self.torn = found
-            else:
-                self.position = Position(name, found.offset + found.length)
-                self._report(found)
+        options = {"start": start, "is_open": segment.is_open, "expected": expected, "bodies": bodies}
+        with contextlib.ExitStack() as stack:
+            try:
+                scan = stack.enter_context(scanning(segment.path, segment.salt, **options))
+            except FileNotFoundError:
+                return  # removed by retention; otherwise the sequence numbers show the gap
+            self.position = Position(name, start)
+            for found in scan:
+                self._expected = scan.expected
+                if not isinstance(found, Problem):
+                    self.position = Position(name, found[0].end)
+                    yield found
+                elif found.kind == TORN:
+                    self.torn = found
+                else:
+                    self.position = Position(name, found.offset + found.length)
+                    self._report(found)
         # If the last block is bad, the manifest has the next sequence number.
         self._expected = scan.expected if segment.entry is None else segment.entry.next_sequence
-        for problem in _lost_end(segment, scan.size, start):
+        for problem in lost_end(segment, scan.size, start):
             self.position = Position(name, problem.offset + problem.length)  # report it once
             self._report(problem)
 
 
-def _lost_end(segment: Segment, size: int, start: int = 0) -> Iterator[Problem]:
+def lost_end(segment: Segment, size: int, start: int = 0) -> Iterator[Problem]:
+    """Yield a problem if a sealed segment of ``size`` bytes has lost its end."""
     if segment.entry is not None and start <= size < segment.entry.bytes:
         lost = segment.entry.bytes - size
         yield Problem(BAD, segment.path.name, size, lost, "the end of a sealed segment is missing")
-
-
-def read_range(
-    path: str | os.PathLike[str], offset: int, length: int, on_problem: Callable[[Problem], None]
-) -> Iterator[Block]:
-    """Yield the good blocks that begin in bytes ``offset`` to ``offset + length`` of the segment ``path``.
-
-    The range must begin and end at block boundaries (``list_blocks``). Anything else in it is reported.
-    """
-    name = Path(path).name
-    parsed = parse_segment_name(name)
-    fd = os.open(path, os.O_RDONLY)
-    try:
-        end = offset + length
-        scan = Scan(fd, name, parsed[1] if parsed else None, start=offset, end=end)
-        for found in scan:
-            if isinstance(found, Problem):
-                on_problem(found)
-            else:
-                assert found[1] is not None
-                yield found[1]
-        if scan.size < end:
-            on_problem(Problem(BAD, name, scan.size, end - scan.size, "the file ends before the range does"))
-    finally:
-        os.close(fd)
 
 
 def list_blocks(
@@ -198,16 +171,12 @@ def verify(directory: str | os.PathLike[str], *, bodies: bool = True) -> Report:
     protocols: Counter[int] = Counter()
     expected: int | None = None
     for segment in listing.segments:
+        if expected is None:
+            expected = segment.first_sequence
         try:
-            fd = os.open(segment.path, os.O_RDONLY)
+            totals, found, expected = _survey(segment, expected, bodies, protocols)
         except FileNotFoundError:
             continue  # removed by retention
-        try:
-            if expected is None:
-                expected = segment.first_sequence
-            totals, found, expected = _survey(segment, fd, expected, bodies, protocols)
-        finally:
-            os.close(fd)
         segments.append(totals)
         problems += found
     damage = [problem for problem in problems if problem.is_damage]
@@ -215,39 +184,34 @@ def verify(directory: str | os.PathLike[str], *, bodies: bool = True) -> Report:
 
 
 def _survey(
-    segment: Segment, fd: int, expected: int, bodies: bool, protocols: Counter[int]
+    segment: Segment, expected: int, bodies: bool, protocols: Counter[int]
 ) -> tuple[SegmentTotals, list[Problem], int | None]:
     """Return totals and problems of one segment, and the expected first sequence number of the next one.
 
     Adds its records to ``protocols``.
     """
     name, entry = segment.path.name, segment.entry
-    scan = Scan(fd, name, segment.salt, is_open=segment.is_open, expected=expected, bodies=bodies)
-    headers = []
+    counted = Entry.begin(name, segment.first_sequence)
     problems: list[Problem] = []
-    for found in scan:
-        if isinstance(found, Problem):
-            problems.append(found)
-        else:
-            headers.append(found[0].header)
+    options = {"is_open": segment.is_open, "expected": expected, "bodies": bodies}
+    with scanning(segment.path, segment.salt, **options) as scan:
+        for found in scan:
+            if isinstance(found, Problem):
+                problems.append(found)
+                continue
+            counted = counted.extend(found[0].header)
             problems += _check_times(*found)
             if found[1] is not None:
                 protocols.update(bytes(found[1].protocol))
-    problems += _lost_end(segment, scan.size)
-    totals = SegmentTotals(
-        name,
-        scan.size,
-        len(headers),
-        sum(header.records for header in headers),
-        min((header.first_ns for header in headers), default=None),
-        max((header.last_ns for header in headers), default=None),
-        entry is not None,
-    )
+    problems += lost_end(segment, scan.size)
+    first_ns, last_ns = (counted.first_ns, counted.last_ns) if counted.blocks else (None, None)
+    counts = (counted.blocks, counted.records)
+    totals = SegmentTotals(name, scan.size, *counts, first_ns, last_ns, entry is not None)
     if entry is None:
         return totals, problems, scan.expected
-    counted = (*totals[1:4], totals.first_ns or 0, totals.last_ns or 0, segment.first_sequence, scan.expected)
-    if counted != entry[1:] and not problems:  # otherwise the problems explain the difference
-        said = f"the manifest says {entry[1:]}, the segment has {counted}"
+    counted = counted._replace(bytes=scan.size, next_sequence=scan.expected or 0)
+    if counted != entry and not problems:  # otherwise the problems explain the difference
+        said = f"the manifest says {entry[1:]}, the segment has {counted[1:]}"
         problems.append(Problem(MANIFEST, name, 0, 0, said))
     return totals, problems, entry.next_sequence
 

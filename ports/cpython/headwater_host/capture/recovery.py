@@ -61,11 +61,11 @@ def _finish(directory: Path, segment: Segment, manifest: ManifestFile, done: Rec
     fd = os.open(path, os.O_RDWR)
     try:
         scan = Scan(fd, path.name, segment.salt, is_open=segment.is_open, expected=segment.first_sequence)
-        headers = []
+        entry = Entry.begin(path.name, segment.first_sequence)
         torn = None
         for found in scan:
             if not isinstance(found, Problem):
-                headers.append(found[0].header)
+                entry = entry.extend(found[0].header)
             elif found.is_damage:
                 done.problems.append(found)
             else:
@@ -82,18 +82,7 @@ def _finish(directory: Path, segment: Segment, manifest: ManifestFile, done: Rec
         return segment.first_sequence
     # Two segments never have the same number.
     next_sequence = max(segment.first_sequence + 1, scan.expected or 0)
-    manifest.append(
-        Entry(
-            path.name,
-            size,
-            len(headers),
-            sum(header.records for header in headers),
-            min((header.first_ns for header in headers), default=0),
-            max((header.last_ns for header in headers), default=0),
-            segment.first_sequence,
-            next_sequence,
-        )
-    )
+    manifest.append(entry._replace(bytes=size, next_sequence=next_sequence))
     done.sealed.append(path)
     return next_sequence
 

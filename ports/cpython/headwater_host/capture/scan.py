@@ -6,7 +6,8 @@ import contextlib
 import errno
 import os
 from collections.abc import Iterator
-from typing import NamedTuple
+from pathlib import Path
+from typing import Any, NamedTuple
 
 from headwater_host.capture.format import HEADER_BYTES, Block, FormatError, Header, find_header, parse_header
 from headwater_host.capture.problem import BAD, GAP, TORN, Problem
@@ -70,6 +71,16 @@ class _Window:
         return parts[0] if len(parts) == 1 else b"".join(parts)
 
 
+@contextlib.contextmanager
+def scanning(path: str | os.PathLike[str], salt: int | None, **options: Any) -> Iterator[Scan]:
+    """Open a segment file for a ``Scan`` with these options. Raises OSError."""
+    fd = os.open(path, os.O_RDONLY)
+    try:
+        yield Scan(fd, Path(path).name, salt, **options)
+    finally:
+        os.close(fd)
+
+
 class Scan:
     """One walk through a segment: iterate it for ``(BlockInfo, Block)`` pairs and ``Problem``s, in file order.
 
@@ -98,6 +109,7 @@ class Scan:
         # Bytes that are appended meanwhile belong to the next walk.
         self.size = os.fstat(fd).st_size
         self._end = self.size if end is None else min(end, self.size)
+        self._lost = 0 if end is None else end - self._end
         self._is_open = is_open and self._end == self.size
         self._bodies = bodies
         self.expected = expected
@@ -138,6 +150,8 @@ class Scan:
             yield first._replace(kind=TORN, length=self.size - first.offset)
         else:
             yield from bad
+        if self._lost:
+            yield Problem(BAD, self._name, self.size, self._lost, "the file ends before the range does")
 
     def _check(self, info: BlockInfo) -> Block | Problem | None:
         header = info.header
