@@ -13,6 +13,31 @@ from headwater_host.client.mqtt.fast import FastEndpoint
 from headwater_host.client.mqtt.session import HostServerSession
 
 HOST = "127.0.0.1"
+Talk = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Coroutine[Any, Any, None]]
+
+
+async def packet(reader: asyncio.StreamReader) -> tuple[bytes, bytes]:
+    """The next packet's fixed header and the rest. Raises IncompleteReadError at the end of the connection."""
+    head = await reader.readexactly(2)
+    while head[-1] & 128:
+        head += await reader.readexactly(1)
+    size = sum((byte & 127) << 7 * n for n, byte in enumerate(head[1:]))
+    return head, await reader.readexactly(size)
+
+
+def after_connect(*answers: bytes) -> Talk:
+    """A server that reads CONNECT, sends the answers one by one, and then waits for the end of the connection."""
+
+    async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await packet(reader)
+        for answer in answers:
+            writer.write(answer)
+            await writer.drain()
+            await asyncio.sleep(0)
+        while await reader.read(1000):
+            pass
+
+    return talk
 
 
 class Server:
@@ -54,9 +79,7 @@ async def serve(
 
 
 @contextlib.asynccontextmanager
-async def speak(
-    talk: Callable[[asyncio.StreamReader, asyncio.StreamWriter], Coroutine[Any, Any, None]],
-) -> AsyncIterator[int]:
+async def speak(talk: Talk) -> AsyncIterator[int]:
     """A server whose every connection is ``talk``: the port."""
     talks: set[asyncio.Task[None]] = set()
 

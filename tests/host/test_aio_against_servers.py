@@ -1,13 +1,11 @@
 """The asyncio client against servers that no broker is: refusing, slow byte by byte, hostile, half dead."""
 
 import asyncio
-from collections.abc import Callable, Coroutine
 from typing import Any
 
 import pytest
 
 from headwater import errors
-from headwater.mqtt.packets import Packet
 from headwater_host.client.inbox import Inbox
 from headwater_host.client.mqtt import Client, Limits, Message, Reconnect, SessionOptions, Topic
 from headwater_host.client.mqtt.session import HostServerSession
@@ -19,26 +17,9 @@ from headwater_host.errors import (
     SubscribeError,
     TimedOutError,
 )
-from tests.host.mqtt_server import HOST, serve, speak
+from tests.host.mqtt_server import HOST, Talk, after_connect, packet, serve, speak
 
 CONNACK = bytes.fromhex("20020000")
-Talk = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Coroutine[Any, Any, None]]
-
-
-def after_connect(*answers: bytes) -> Talk:
-    """A server that reads CONNECT, sends the answers one by one, and then waits for the end."""
-
-    async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await reader.read(1000)
-        for answer in answers:
-            writer.write(answer)
-            await writer.drain()
-            await asyncio.sleep(0)
-        while await reader.read(1000):
-            pass
-        writer.close()
-
-    return talk
 
 
 async def enter(talk: Talk, **options: Any) -> None:
@@ -244,12 +225,12 @@ async def test_requests_that_nobody_waits_for_any_more_do_not_hinder_others() ->
     go_on = asyncio.Event()
 
     async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await reader.readexactly((await reader.readexactly(2))[1])
+        await packet(reader)
         writer.write(CONNACK)
         answered = 0
-        while packet := await reader.read(1024):
+        while data := await reader.read(1024):
             # SUBSCRIBE to "a", eight bytes.
-            asked.extend(packet[i + 2 : i + 4] for i in range(0, len(packet), 8) if packet[i] == 0x82)
+            asked.extend(data[i + 2 : i + 4] for i in range(0, len(data), 8) if data[i] == 0x82)
             if len(asked) >= 8:
                 await go_on.wait()
                 for packet_id in asked[answered:]:
@@ -373,10 +354,7 @@ async def test_messages_that_come_with_connack_are_delivered() -> None:
     came: list[bytes] = []
 
     def prepare(session: HostServerSession) -> None:
-        session.on_message = lambda packet: came.append(_payload(packet))
-
-    def _payload(packet: Packet) -> bytes:
-        return packet.payload_bytes()
+        session.on_message = lambda p: came.append(p.payload_bytes())
 
     answer = CONNACK + b"\x30\x05\0\x01aHi" + b"\x32\x06\0\x01a\0\x01!"
     async with speak(after_connect(answer)) as port, Client(HOST, port) as client:

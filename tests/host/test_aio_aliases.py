@@ -16,7 +16,7 @@ from headwater_host.client.rxbuf import GrowingRxBuf
 from headwater_host.errors import ArgumentError, ProtocolError
 from tests.host.client_options import grouped
 from tests.host.command import Running
-from tests.host.mqtt_server import HOST, serve, speak
+from tests.host.mqtt_server import HOST, after_connect, packet, serve, speak
 
 WAIT_S = 200
 TOPICS = [b"short", b"x" * 300, b"/".join([b"long"] * 4000), "ä€𝄞".encode()]
@@ -87,14 +87,7 @@ async def test_without_it_none_is_announced_and_none_is_taken() -> None:
     ],
 )
 async def test_numbers_that_there_are_not_end_the_connection(packets: bytes) -> None:
-    said: list[bytes] = []
-
-    async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await reader.read(200)
-        writer.write(CONNACK + packets)
-        said.append(await reader.read())
-
-    async with speak(talk) as port:
+    async with speak(after_connect(CONNACK + packets)) as port:
         client = Client(HOST, port, protocol="5.0", limits=Limits(topic_aliases=2))
         with pytest.raises(ProtocolError, match=r"alias|value"):
             async with client:
@@ -159,14 +152,10 @@ class Recorded:
         self.packets: list[list[str]] = []
 
     async def __call__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        async def packet() -> bytes:
-            head = await reader.readexactly(2)
-            return head + await reader.readexactly(head[1])
-
-        await packet()
+        await packet(reader)
         writer.write(self.CONNACK)
         self.packets.append([])
-        while (data := await packet())[0] >> 4 != 14:
+        while (data := b"".join(await packet(reader)))[0] >> 4 != 14:
             self.packets[-1].append(data.hex())
             if data[0] & 6:
                 at = 4 + data[3]

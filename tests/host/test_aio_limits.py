@@ -18,10 +18,10 @@ from headwater_host.errors import (
     PublishError,
 )
 from tests.host.client_options import grouped
-from tests.host.mqtt_server import HOST, serve, speak
+from tests.host.mqtt_server import HOST, after_connect, packet, serve, speak
 from tests.rows import each_row
+from tests.waiting import PATIENCE_S, until
 
-WAIT_S = 200
 CONNACK5 = b"\x20\x03\x00\x00\x00"
 Options = dict[str, Any]
 FIVE: Options = {"protocol": "5.0"}
@@ -44,8 +44,7 @@ class Scripted:
         self.over = asyncio.Event()
 
     async def __call__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        head = await reader.readexactly(2)
-        body = await reader.readexactly(head[1])
+        _, body = await packet(reader)
         self.connect = body[11 : 11 + body[10]]
         writer.write(CONNACK5)
         await self.entered.wait()
@@ -62,17 +61,9 @@ async def ended(server: Scripted, **options: Any) -> list[Message]:
             server.entered.set()
             with contextlib.suppress(ProtocolError):
                 while True:
-                    came.append(await asyncio.wait_for(client.messages.__anext__(), WAIT_S))
-        await asyncio.wait_for(server.over.wait(), WAIT_S)
+                    came.append(await asyncio.wait_for(client.messages.__anext__(), PATIENCE_S))
+        await asyncio.wait_for(server.over.wait(), PATIENCE_S)
     return came
-
-
-async def until(what: Callable[[], object]) -> None:
-    async def poll() -> None:
-        while not what():
-            await asyncio.sleep(0.01)
-
-    await asyncio.wait_for(poll(), WAIT_S)
 
 
 def last(code: int) -> bytes:
@@ -100,11 +91,11 @@ async def test_what_is_answered_does_not_count() -> None:
     server = Scripted(b"".join(publish(n, 1) for n in range(1, 9)))
     async with (
         speak(server) as port,
-        Client(HOST, port, protocol="5.0", limits=Limits(receive_maximum=2), timeout=WAIT_S) as client,
+        Client(HOST, port, protocol="5.0", limits=Limits(receive_maximum=2), timeout=PATIENCE_S) as client,
     ):
         server.entered.set()
         for n in range(1, 9):
-            assert (await asyncio.wait_for(client.messages.__anext__(), WAIT_S)).mid == n
+            assert (await asyncio.wait_for(client.messages.__anext__(), PATIENCE_S)).mid == n
     assert server.said.startswith(b"".join(bytes((0x40, 2, 0, n)) for n in range(1, 9)))
 
 
@@ -115,8 +106,8 @@ def test_ids_of_an_earlier_connection_do_not_count() -> None:
         assert session.connect(0) == 0
         session.take([])
         present = packet_id > 1
-        for packet in (bytes((0x20, 3, present, 0, 0)), publish(packet_id, 2), publish(packet_id + 1, 2)):
-            assert take(session, packet) == 0
+        for data in (bytes((0x20, 3, present, 0, 0)), publish(packet_id, 2), publish(packet_id + 1, 2)):
+            assert take(session, data) == 0
         session.lost()
 
 
@@ -216,13 +207,13 @@ async def test_the_maximum_packet_size_is_announced_as_it_was_asked_for(
 
 @pytest.mark.parametrize("qos", [0, 1, 2])
 async def test_a_larger_packet_than_was_announced_ends_the_connection(qos: int) -> None:
-    def packet(size: int) -> bytes:
+    def large(size: int) -> bytes:
         body = b"\x00\x01t" + (b"\x00\x07" if qos else b"") + b"\x00"
         body += bytes(size - 3 - len(body))
         return bytes((0x30 | qos << 1, len(body) & 127 | 128, len(body) >> 7)) + body
 
-    assert len(packet(1000)) == 1000
-    server = Scripted(packet(1000) + packet(1001))
+    assert len(large(1000)) == 1000
+    server = Scripted(large(1000) + large(1001))
     came = await ended(server, limits=Limits(packet_size=1000))
     assert len(came) == 1
     assert server.said.endswith(last(spec5.PACKET_TOO_LARGE))
@@ -245,7 +236,7 @@ async def test_without_an_announcement_larger_messages_are_skipped(
                 await until(lambda: not session.outbox.count)
         small = [size for size in sizes if size <= limit]
         for _ in range(3 * len(small)):
-            message = await asyncio.wait_for(client.messages.__anext__(), WAIT_S)
+            message = await asyncio.wait_for(client.messages.__anext__(), PATIENCE_S)
             assert len(message.payload) < limit
         assert client.skipped == 3 * (len(sizes) - len(small))
         assert caplog.text.count("skipped a message") == client.skipped
@@ -275,8 +266,7 @@ def test_an_assigned_client_identifier_is_used_when_none_was_given(
     ids: list[str] = []
 
     async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        head = await reader.readexactly(2)
-        body = await reader.readexactly(head[1])
+        _, body = await packet(reader)
         at = 11 + body[10]
         ids.append(body[at + 2 : at + 2 + body[at + 1]].decode())
         writer.write(b"\x20\x0b\x00\x00\x08\x12\x00\x05yours")
@@ -306,13 +296,8 @@ async def test_where_a_server_sends_us_is_in_the_error(kind: str) -> None:
     code = spec5.SERVER_MOVED
     refusal = b"\x20" + bytes((3 + len(OTHER), 0, code, len(OTHER))) + OTHER
     ending = b"\xe0" + bytes((2 + len(OTHER), code, len(OTHER))) + OTHER
-
-    async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await reader.read(200)
-        writer.write(refusal if kind == "refused" else CONNACK5 + ending)
-        await reader.read()
-
-    async with speak(talk) as port:
+    answer = refusal if kind == "refused" else CONNACK5 + ending
+    async with speak(after_connect(answer)) as port:
         with pytest.raises((ConnectRefusedError, DisconnectedError), match=r"moved.*other:1883") as caught:
             async with Client(HOST, port, protocol="5.0") as client:
                 await client.messages.__anext__()
@@ -368,7 +353,7 @@ async def test_the_reason_of_pubrec_is_known_at_the_end() -> None:
         "identifier": "c",
         "session": SessionOptions(clean_start=False),
         "reconnect": policy,
-        "timeout": WAIT_S,
+        "timeout": PATIENCE_S,
     }
     async with speak(talk) as port:
         client = Client(HOST, port, protocol="5.0", **options)

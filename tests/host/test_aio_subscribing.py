@@ -21,7 +21,7 @@ from headwater_host.errors import (
     UnsubscribeError,
 )
 from tests.host.command import Running
-from tests.host.mqtt_server import HOST, speak
+from tests.host.mqtt_server import HOST, packet, speak
 
 WAIT_S = 200
 QUICK = Reconnect(first=0.01, longest=0.02, refused=0.02)
@@ -52,10 +52,11 @@ class Server:
         self.writers.append(writer)
         while True:
             try:
-                head, body = await self._packet(reader)
+                head, body = await packet(reader)
             except asyncio.IncompleteReadError:
                 return
-            kind = head >> 4
+            self.packets.append(head + body)
+            kind = head[0] >> 4
             if kind == spec.CONNECT:
                 block = bytes((len(self.connack),)) + self.connack if self.is_5 else b""
                 writer.write(bytes((0x20, 2 + len(block), self.present, 0)) + block)
@@ -80,21 +81,6 @@ class Server:
         if kind == spec.UNSUBSCRIBE and not self.is_5:
             codes = []
         writer.write(bytes(((kind + 1) << 4, 2 + len(block) + len(codes))) + packet_id + block + bytes(codes))
-
-    async def _packet(self, reader: asyncio.StreamReader) -> tuple[int, bytes]:
-        head = (await reader.readexactly(1))[0]
-        size = shift = 0
-        raw = bytes((head,))
-        while True:
-            byte = (await reader.readexactly(1))[0]
-            raw += bytes((byte,))
-            size |= (byte & 127) << shift
-            shift += 7
-            if byte < 128:
-                break
-        body = await reader.readexactly(size)
-        self.packets.append(raw + body)
-        return head, body
 
     def _filters(self, kind: int, body: bytes) -> list[str]:
         at = 2

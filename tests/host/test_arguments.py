@@ -25,7 +25,7 @@ from headwater_host.client.mqtt.filters import filters_of
 from headwater_host.client.mqtt.session import HostServerSession
 from headwater_host.errors import ArgumentError
 from tests.host.client_options import grouped
-from tests.host.mqtt_server import HOST, serve, speak
+from tests.host.mqtt_server import HOST, after_connect, serve, speak
 from tests.rows import each_row
 
 KINDS: dict[str, Any] = {"connection": ConnectionOptions, "session": SessionOptions, "limits": Limits}
@@ -225,12 +225,10 @@ async def test_filters_that_are_asked_for() -> None:
     ids=str,
 )
 async def test_properties_that_a_program_cannot_give(qos: int, properties: dict[str, Any], text: str) -> None:
-    async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await reader.readexactly((await reader.readexactly(2))[1])
-        writer.write(bytes.fromhex("2003000000"))
-        await reader.read()
-
-    async with speak(talk) as port, Client(HOST, port, protocol="5.0") as client:
+    async with (
+        speak(after_connect(b"\x20\x03\x00\x00\x00")) as port,
+        Client(HOST, port, protocol="5.0") as client,
+    ):
         with pytest.raises(ArgumentError, match=f"not published: .*{text}"):
             await client.publish("t", b"x", qos, properties=properties)
 

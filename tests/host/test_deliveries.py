@@ -10,7 +10,8 @@ from headwater import errors
 from headwater_host.client.mqtt import Client, Delivery, Limits, Reconnect
 from headwater_host.client.mqtt.session import HostServerSession
 from headwater_host.errors import NotConnectedError, PublishError, QueueFullError, TimedOutError
-from tests.host.mqtt_server import HOST, Server, serve, speak
+from tests.host.mqtt_server import HOST, Server, packet, serve, speak
+from tests.waiting import until
 
 QUICK = Reconnect(first=0.001, longest=0.01)
 
@@ -24,14 +25,6 @@ def acknowledge(server: Server, delivery: Delivery) -> None:
     session = server.sessions[-1]
     assert session.acks.acknowledge(delivery.packet_id, delivery.qos, session.epoch) == 0
     server.connections[-1].push()
-
-
-async def until(condition: Any) -> None:
-    async def wait() -> None:
-        while not condition():
-            await asyncio.sleep(0)
-
-    await asyncio.wait_for(wait(), 200)
 
 
 @pytest.mark.parametrize("qos", [0, 1, 2])
@@ -107,11 +100,11 @@ async def test_without_a_connection_waiting_raises_and_the_next_one_goes_on_with
 
 async def test_a_refused_message_has_the_servers_code_and_reason() -> None:
     async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await reader.readexactly((await reader.readexactly(2))[1])
+        await packet(reader)
         writer.write(bytes.fromhex("2003000000"))
         # PUBLISH of one byte to "t", at QoS 1, with no properties.
-        packet = await reader.readexactly(9)
-        writer.write(b"\x40\x09" + packet[5:7] + b"\x97\x05\x1f\x00\x02no")
+        _, body = await packet(reader)
+        writer.write(b"\x40\x09" + body[3:5] + b"\x97\x05\x1f\x00\x02no")
         await reader.read()
 
     async with speak(talk) as port, Client(HOST, port, protocol="5.0") as client:
@@ -146,7 +139,7 @@ async def test_without_room_nothing_is_posted_and_what_is_dropped_says_so() -> N
             with pytest.raises(QueueFullError):
                 await deliveries[1]
             for delivery in (deliveries[0], *deliveries[2:]):
-                await until(lambda d=delivery: d.packet_id and server.sessions[-1].unanswered)
+                await until(lambda d=delivery: d.packet_id and server.sessions[-1].unanswered)  # type: ignore[misc]
                 acknowledge(server, delivery)
                 assert await delivery == 0
 

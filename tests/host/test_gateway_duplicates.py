@@ -17,7 +17,7 @@ from headwater_host.gateway.config import BrokerConfig
 from headwater_host.gateway.recording import Recorder
 from headwater_spark.pipeline import run_on
 from headwater_spark.tables import MESSAGES
-from tests.host.mqtt_server import HOST, speak
+from tests.host.mqtt_server import HOST, packet, speak
 from tests.host.recording import Disk, recording, task_of
 from tests.rows import each_row
 from tests.spark.logs import InProcess, ack, publish, rows
@@ -41,15 +41,8 @@ class Broker:
         """One connection, until it is lost."""
         with contextlib.suppress(asyncio.IncompleteReadError, ConnectionError):
             while True:
-                (head,) = await reader.readexactly(1)
-                size = shift = 0
-                more = 128
-                while more & 128:
-                    (more,) = await reader.readexactly(1)
-                    size |= (more & 127) << shift
-                    shift += 7
-                body = await reader.readexactly(size)
-                kind = head >> 4
+                head, body = await packet(reader)
+                kind = head[0] >> 4
                 if kind == CONNECT:
                     self.level = body[6]
                     none = b"\0" * (self.level == 5)

@@ -13,7 +13,7 @@ from headwater_host.capture import CaptureReader
 from headwater_host.gateway.broker_source import BrokerSource
 from headwater_host.gateway.config import BrokerConfig
 from headwater_host.gateway.source import SOURCE_STATISTICS
-from tests.host.mqtt_server import HOST, speak
+from tests.host.mqtt_server import HOST, packet, speak
 from tests.host.recording import recording, task_of
 from tests.waiting import PATIENCE_S, until
 
@@ -35,33 +35,28 @@ class Broker:
 
     @property
     def levels(self) -> list[int]:
-        return [connect[8] for connect in self.connects]
+        return [connect[6] for connect in self.connects]
 
     async def talk(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        connect = await self._packet(reader)
-        level = connect[8]
+        _, connect = await packet(reader)
+        level = connect[6]
         self.connects.append(connect)
         answer = self._answers(level, len(self.connects))
         writer.write(bytes.fromhex(answer or ""))
         if answer != CONNACK[level]:
             return
-        subscribe = await self._packet(reader)
-        assert subscribe[0] == 0x82
-        writer.write(bytes.fromhex(SUBACK[level] % subscribe[2:4].hex() + PUBLISH[level]))
-        assert (await self._packet(reader))[:4] == bytes.fromhex("40 02 0007")
+        head, subscribe = await packet(reader)
+        assert head[0] == 0x82
+        writer.write(bytes.fromhex(SUBACK[level] % subscribe[:2].hex() + PUBLISH[level]))
+        assert await packet(reader) == (b"\x40\x02", b"\x00\x07")
         self.acknowledged.set()
-        while await self._packet(reader) != b"":
-            pass
+        await reader.read()
 
     async def drop(self) -> None:
         """Cut the connection, as soon as there is one."""
         await until(lambda: self.source._client.connection is not None)
         assert self.source._client.connection is not None
         self.source._client.connection.drop(-1)
-
-    async def _packet(self, reader: asyncio.StreamReader) -> bytes:
-        head = await reader.read(2)
-        return head + await reader.readexactly(head[1]) if head else b""
 
 
 @contextlib.asynccontextmanager
@@ -91,9 +86,9 @@ async def test_it_begins_with_5_0_and_says_what_it_takes(tmp_path: Path) -> None
         await broker.acknowledged.wait()
         (connect,) = broker.connects
         # Not a clean start; the session for ever; so many messages in flight, and no largest packet.
-        assert connect[9] == 0
-        size = connect[12]
-        assert {connect[13 : 13 + size]} <= {
+        assert connect[7] == 0
+        size = connect[10]
+        assert {connect[11 : 11 + size]} <= {
             bytes.fromhex("11 ffffffff 21 1000"),
             bytes.fromhex("21 1000 11 ffffffff"),
         }
