@@ -12,7 +12,7 @@ from collections.abc import Mapping
 #: Unit, named after its package: it holds these modules and what they import of the same package. Every other module of
 #: the core is a unit of its own, for instance the optional parts of a client.
 UNITS: Mapping[str, tuple[str, ...]] = {
-    "headwater": ("headwater", "headwater.connection"),
+    "headwater": ("headwater", "headwater.wire", "headwater.errors"),
     "headwater.mqtt": ("headwater.mqtt", "headwater.mqtt.client"),
     "headwater.fmq": ("headwater.fmq", "headwater.fmq.client"),
     "headwater.link": ("headwater.link", "headwater.link.link", "headwater.link.pump"),
