@@ -72,14 +72,6 @@ def test_receive_buffer_refuses_what_is_no_size() -> None:
         GrowingRxBuf(15)
 
 
-class Model:
-    """What an outbox holds: packets by id, in order, and which of them are done."""
-
-    def __init__(self) -> None:
-        self.order: list[int] = []
-        self.packets: dict[int, bytes] = {}
-
-
 @settings(max_examples=300, deadline=None)
 @given(st.integers(1, 8), st.lists(st.one_of(st.integers(1, 120), st.integers(-8, -1)), max_size=80))
 def test_outbox_grows_and_keeps_every_packet(slots: int, steps: list[int]) -> None:

@@ -191,7 +191,7 @@ async def test_a_consumer_that_is_alone_is_given_none_either(hub: Hub) -> None:
 
 async def test_a_listing_names_no_topic_that_is_denied(tmp_path: Path) -> None:
     """Not to go on behind, either: with more such topics than the hub looks at for one answer."""
-    rules = (Rule(topics=("b/#",), deny=ANY),)
+    rules = (Rule(("SUBSCRIBE",), ("b/#",), deny=ANY),)
     async with hub_of(config(tmp_path, rules=rules)) as hub:
         for n in range(2 * PAGE + 7):
             hub.broker.registry.register(f"b/{n}", 1)

@@ -14,7 +14,7 @@ from headwater_host.hub import broker
 from headwater_host.hub.service import Hub
 from headwater_host.hub.storage import writer
 from tests.host.command import running
-from tests.host.hub_client import Got, Peer, config, hub_of, until
+from tests.host.hub_client import Got, Peer, until
 from tests.host.test_hub_commands import listening
 
 WHY = "the hub cannot store anything: database or disk is full"
@@ -74,23 +74,6 @@ async def test_who_waits_and_who_comes_hears_why(
     assert got == [b"before"] * 3 + [b"x" * 50_000] * 3
     await reader.ping()
     assert not reader.got
-
-
-async def test_a_moment_without_room_is_waited_for(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    monkeypatch.setattr(writer, "RETRY", 0.02)
-    async with hub_of(config(tmp_path)) as hub:
-        peer = await Peer.login(hub)
-        await peer.send_message("t", b"before")
-        pages(hub, 1)
-        sent = peer.publish("t", b"x" * 50_000, 1)
-        await until(lambda: hub.broker.store.error)
-        await peer.ping()
-        pages(hub, 1_000_000)
-        assert reason(await peer.answer(sent)) == ("ACK", 0, "")
-
-    assert "logins are refused" not in caplog.text
 
 
 @contextlib.contextmanager

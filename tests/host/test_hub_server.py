@@ -13,7 +13,6 @@ from headwater_host.fmq.hashes import hash_of
 from headwater_host.fmq.values import encode
 from headwater_host.hub.access import ANY, Rule
 from headwater_host.hub.service import Hub
-from headwater_host.hub.storage import Limits
 from headwater_host.hub.users import hashed
 from tests.host.hub_client import ClientLimits, Peer, config, hub_of, new_id, until
 
@@ -317,13 +316,6 @@ async def test_too_many_connections(hub: Hub) -> None:
     await until(lambda: len(hub.broker.connections) == 1)
     await (await Peer.login(hub)).ping()
     await peers[1].ping()
-
-
-@pytest.mark.settings(limits=Limits(topics=2))
-async def test_a_full_topic_refuses(hub: Hub) -> None:
-    peer = await Peer.login(hub)
-    for topic, code in (("a", 0), ("b", 0), ("c", 0x97)):
-        assert (await peer.answer(peer.publish(topic, b"", 1))).code == code
 
 
 async def test_an_end_in_good_order(tmp_path: Path) -> None:

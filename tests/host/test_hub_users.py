@@ -61,7 +61,8 @@ def test_what_is_no_hash_is_refused_and_not_quoted(text: str) -> None:
     assert not text or text not in str(caught.value)
 
 
-def test_an_entry_is_toml() -> None:
+def test_an_entry_is_toml(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("headwater_host.hub.users.hashed", cheap)
     for name in ("alice", 'quote " and \\', "é 温"):
         (user,) = read_toml(entry(name, b"secret"))["user"]
         assert user["name"] == name
