@@ -16,12 +16,7 @@ UNITS: Mapping[str, tuple[str, ...]] = {
     "headwater.mqtt": ("headwater.mqtt", "headwater.mqtt.client"),
     "headwater.fmq": ("headwater.fmq", "headwater.fmq.client"),
     "headwater.link": ("headwater.link", "headwater.link.link", "headwater.link.pump"),
-    "headwater.ibmmq": (
-        "headwater.ibmmq",
-        "headwater.ibmmq.chain",
-        "headwater.ibmmq.segments",
-        "headwater.ibmmq.text",
-    ),
+    "headwater.ibmmq": ("headwater.ibmmq", "headwater.ibmmq.segments"),
 }
 
 #: Modules whose public numbers go into a file of their own, which a program loads only if it imports the module: within
