@@ -285,8 +285,8 @@ def test_the_page_has_every_key_with_its_default() -> None:
         begin = PAGE.index(f"### `{table}`" if table else "In front of all tables")
         part = PAGE[begin : PAGE.index("\n#", begin + 5)]
         rows = {
-            found[1]: found[2]
-            for found in re.finditer(r"^\| `(\w+)` \|.*\| ?([^|]*?) ?\|$", part, re.MULTILINE)
+            found[1]: found[2] or ""
+            for found in re.finditer(r"^- `(\w+)`(?: \(([^)]*)\))?: ", part, re.MULTILINE)
         }
         assert rows.keys() == keys.keys() == defaults.keys(), table
         assert rows == {key: shown(key, value) for key, value in defaults.items()}, table

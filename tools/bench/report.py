@@ -24,27 +24,27 @@ class Table:
 
 def text(table: Table) -> str:
     """Format the table for a terminal."""
+    return "\n".join([table.title, "", *_aligned(table), *(f"  {note}" for note in table.notes)])
+
+
+def markdown(table: Table) -> str:
+    """Format the table for the page: aligned as on a terminal, with the notes as text."""
+    lines = (line.replace("**", "") for line in _aligned(table))
+    return "\n".join(
+        [f"**{table.title}**", "", "```text", *lines, "```", *(f"\n{note}" for note in table.notes)]
+    )
+
+
+def _aligned(table: Table) -> list[str]:
     lines = [table.columns, *table.rows]
     widths = [max(len(line[i]) for line in lines) for i in range(len(table.columns))]
-    out = [table.title, ""]
+    out = []
     for line in lines:
         first = line[0].ljust(widths[0])
         rest = (cell.rjust(width) for cell, width in zip(line[1:], widths[1:], strict=True))
         out.append("  ".join([first, *rest]).rstrip())
-    out[3:3] = ["  ".join("-" * width for width in widths)]
-    out += [f"  {note}" for note in table.notes]
-    return "\n".join(out)
-
-
-def markdown(table: Table) -> str:
-    """Format the table as Markdown."""
-    out = [f"**{table.title}**", ""]
-    out.append(f"| {' | '.join(table.columns)} |")
-    out.append(f"|---{'|--:' * (len(table.columns) - 1)}|")
-    out += [f"| {' | '.join(row)} |" for row in table.rows]
-    for note in table.notes:
-        out += ["", note]
-    return "\n".join(out)
+    out[1:1] = ["  ".join("-" * width for width in widths)]
+    return out
 
 
 def put(name: str, body: str, document: Path = DOCUMENT) -> None:
