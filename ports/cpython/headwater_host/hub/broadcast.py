@@ -85,12 +85,16 @@ class Subscriber(Member):
         """
         self._loading += 1
         store, session = self._store, self._client.name if self.group is not None else None
-        for topic in store.names.match(subscribed.subscription.topic):
-            if topic in store.topics and self.group is not None:
-                store.attach(self.group.name, topic, from_now=True)
-            message = store.retained.get(topic)
-            # What was retained later comes as a live message.
+        began = store.seq
+        for name in store.names.match(subscribed.subscription.topic):
             yield store.next_turn if store.is_crowded else None
+            topic, message = store.topics.get(name), store.retained.get(name)
+            # ``spread`` attaches a topic that is made meanwhile, from its first message.
+            if topic is None or topic.number > began:
+                continue
+            if self.group is not None:
+                store.attach(self.group.name, name, from_now=True)
+            # What was retained later comes as a live message.
             if message is None or (session is None and message.seq > subscribed.since):
                 continue
             if subscribed.selection.takes(message):
@@ -155,7 +159,7 @@ class Subscriber(Member):
             patterns = self.patterns() + pending
             self.group.leave(self, failed=False)
             for pattern in patterns:
-                self._detach(iter(self._store.names.match(pattern)))
+                self._detach(self._store.names.match(pattern))
 
     # -- a member of the session's group -----------------------------------------------------------------------------
 

@@ -162,7 +162,10 @@ class Group:
         for member in members:
             for pattern in member.patterns():
                 if pattern not in matched:
-                    matched[pattern] = self._store.names.match(pattern)
+                    matched[pattern] = []
+                    for topic in self._store.names.match(pattern):
+                        matched[pattern].append(topic)
+                        yield from pace.step()
                 for topic in matched[pattern]:
                     found = able.setdefault(topic, [])
                     if (not found or found[-1] is not member) and member.may_have(topic):

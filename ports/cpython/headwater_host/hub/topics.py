@@ -215,32 +215,19 @@ class Names:
             self._used -= len(topic)
             self._tree.remove(topic.split("/"), None)
 
-    def match(self, pattern: str) -> list[str]:
-        """Return the topics that a well-formed filter matches."""
-        if is_literal(pattern):
-            return [pattern] if pattern in self._names else []
-        levels = pattern.split("/")
-        nodes = [self._tree.root]
-        for n, level in enumerate(levels):
-            if level == "#":
-                if n == 0:
-                    nodes = [node for name, node in nodes[0].below.items() if not name.startswith("$")]
-                return list(_all_below(nodes))
-            if level == "+":
-                nodes = [
-                    below
-                    for node in nodes
-                    for name, below in node.below.items()
-                    if n > 0 or not name.startswith("$")
-                ]
-            else:
-                nodes = [node.below[level] for node in nodes if level in node.below]
-        return [topic for node in nodes for topic in node.here.values()]
-
-
-def _all_below(nodes: list[_Node[str]]) -> Iterator[str]:
-    waiting = nodes[::-1]
-    while waiting:
-        node = waiting.pop()
-        yield from node.here.values()
-        waiting += node.below.values()
+    def match(self, pattern: str) -> Iterator[str]:
+        """Yield the topics that a well-formed filter matches. Topics may be added and removed meanwhile."""
+        root, levels = self._tree.root, pattern.split("/")
+        waiting = [(root, 0)]
+        while waiting:
+            node, n = waiting.pop()
+            level = levels[n] if n < len(levels) else None
+            # "a/#" matches "a" (4.7.1.2).
+            if level in (None, "#"):
+                yield from list(node.here.values())
+            if level in ("+", "#"):
+                # A leading wildcard does not match topics that begin with $ (4.7.2).
+                found = [below for name, below in node.below.items() if node is not root or name[:1] != "$"]
+                waiting += [(below, n + (level == "+")) for below in reversed(found)]
+            elif level is not None and level in node.below:
+                waiting.append((node.below[level], n + 1))
