@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-import sqlite3
 import time
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
@@ -37,15 +36,6 @@ async def store_at(path: Path, limits: Limits | None = None) -> AsyncIterator[St
         yield store
     finally:
         await store.close()
-
-
-def change(path: Path, *statements: str) -> None:
-    """Run statements on a storage's file."""
-    db = sqlite3.connect(path)
-    with db:
-        for one in statements:
-            db.execute(one)
-    db.close()
 
 
 def ident(n: int, process: int = 1) -> bytes:

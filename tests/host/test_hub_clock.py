@@ -1,6 +1,5 @@
 """A clock that is set makes nothing old in a hub, and a hub that is started again makes no id twice."""
 
-import sqlite3
 import time
 from pathlib import Path
 
@@ -13,6 +12,7 @@ from headwater_host.hub.storage import Limits, Store
 from tests.host.hub_client import Peer, config, hub_of, new_id, until
 from tests.host.hub_storage import ident, synced
 from tests.host.set_clocks import BEGIN, DAY, SECOND, SetClocks
+from tests.host.sql import execute
 from tests.host.test_hub_rpc import asked, call, reply, serving
 
 AGES = Limits(age=7 * 86_400, ids_age=86_400)
@@ -116,8 +116,7 @@ async def test_a_file_with_times_by_the_wall_clock_is_new_from_now_on(tmp_path: 
 
     clocks, path = SetClocks(), tmp_path / "hub.db"
     await session(path, clocks, fresh=1)
-    with sqlite3.connect(path) as db:
-        db.execute("DELETE FROM counters WHERE name IN ('age', 'renewed')")
+    execute(path, "DELETE FROM counters WHERE name IN ('age', 'renewed')")
     clocks.step(-30 * DAY)
     clocks.go(30 * DAY)
     for passes in (0, 6 * DAY):
@@ -126,9 +125,7 @@ async def test_a_file_with_times_by_the_wall_clock_is_new_from_now_on(tmp_path: 
     assert (await session(path, clocks, fresh=2))[0] == [b"1"]
     clocks.go(2 * DAY)
     assert (await session(path, clocks))[0] == [b"2"]
-    with sqlite3.connect(path) as db:
-        assert db.execute("SELECT time FROM messages").fetchall()[0][0] == BEGIN + 6 * DAY
-    db.close()
+    assert execute(path, "SELECT time FROM messages")[0] == (BEGIN + 6 * DAY,)
 
 
 async def test_age_time_is_written_now_and_then(tmp_path: Path) -> None:
@@ -146,9 +143,7 @@ async def test_age_time_is_written_now_and_then(tmp_path: Path) -> None:
     await kept(store)
     assert store.commits == before + 1
     # The power goes: what the file says is at most an hour old.
-    with sqlite3.connect(tmp_path / "hub.db") as db:
-        (text,) = db.execute("SELECT value FROM counters WHERE name = 'age'").fetchone()
-    db.close()
+    ((text,),) = execute(tmp_path / "hub.db", "SELECT value FROM counters WHERE name = 'age'")
     clocks.reboot(DAY)
     assert lifetime.AgeClock(text, clocks).now() == BEGIN + 3601 * SECOND
     await store.close()

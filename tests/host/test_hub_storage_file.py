@@ -12,7 +12,8 @@ import pytest
 from headwater_host.hub.errors import StorageError
 from headwater_host.hub.storage import Store, Subscription, statistics, writer
 from tests.host.command import environment
-from tests.host.hub_storage import NOW, change, ident, ids, put, store_at, synced, taken, until
+from tests.host.hub_storage import NOW, ident, ids, put, store_at, synced, taken, until
+from tests.host.sql import execute
 from tests.rows import each_row
 
 
@@ -95,7 +96,7 @@ def test_a_file_that_is_not_what_was_written(
 ) -> None:
     path = Path(shutil.copy(good, tmp_path / "hub.db"))
     if isinstance(damage, str):
-        change(path, *damage.split("; "))
+        execute(path, *damage.split("; "))
     else:
         path.write_bytes(damage(path.read_bytes()))
     before = path.read_bytes()
@@ -166,7 +167,7 @@ def test_a_path_that_cannot_be(tmp_path: Path) -> None:
 
 
 async def test_a_damaged_message_is_left_out_and_counted(copy: Path) -> None:
-    change(copy, "UPDATE messages SET payload = x'00' WHERE seq = 50")
+    execute(copy, "UPDATE messages SET payload = x'00' WHERE seq = 50")
     async with store_at(copy) as store:
         got = [one.message.seq for one in store.take("g", "t", 1, 1000)]
         assert len(got) == 99

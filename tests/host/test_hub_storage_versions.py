@@ -6,14 +6,14 @@ one that went to the dead letters, a retained message, a deleted topic, a kept s
 handshake and a will.
 """
 
-import sqlite3
 from pathlib import Path
 
 import pytest
 
 from headwater_host.hub.errors import StorageError
 from headwater_host.hub.storage import Store, Subscription, backlog
-from tests.host.hub_storage import change, put, queue_ids, store_at, synced, taken, until
+from tests.host.hub_storage import put, queue_ids, store_at, synced, taken, until
+from tests.host.sql import execute, restored
 from tests.rows import each_row
 
 DATA = Path(__file__).parent / "data"
@@ -21,18 +21,7 @@ DATA = Path(__file__).parent / "data"
 
 def made(folder: Path, version: int) -> Path:
     """The file of a version."""
-    path = folder / "hub.db"
-    db = sqlite3.connect(path)
-    db.executescript((DATA / f"hub-storage-{version}.sql").read_text())
-    db.close()
-    return path
-
-
-def version_of(path: Path) -> int:
-    db = sqlite3.connect(path)
-    (version,) = db.execute("PRAGMA user_version").fetchone()
-    db.close()
-    return int(version)
+    return restored(folder / "hub.db", DATA / f"hub-storage-{version}.sql")
 
 
 def names(process: int, *numbers: int) -> list[bytes]:
@@ -75,7 +64,7 @@ async def test_a_file_is_read_whole(tmp_path: Path, version: int) -> None:
 
     async with store_at(path) as store:
         await check(store)
-    assert version_of(path) == 3
+    assert execute(path, "PRAGMA user_version") == [(3,)]
     # And again, as this version has written it.
     async with store_at(path) as store:
         await check(store)
@@ -115,7 +104,7 @@ async def test_a_file_of_version_2_goes_on_in_version_3(tmp_path: Path) -> None:
 @each_row("what", ["taken = '['", "taken = NULL", "floor = 7", "tries = '[]'"])
 def test_a_damaged_file_of_version_2_is_not_touched(tmp_path: Path, what: str) -> None:
     path = made(tmp_path, 2)
-    change(path, f"UPDATE positions SET {what}")
+    execute(path, f"UPDATE positions SET {what}")
     before = path.read_bytes()
     with pytest.raises(StorageError, match="a row of positions is not what was written"):
         Store.open(path)

@@ -1,12 +1,12 @@
 """The store in an SQLite file: the contract of the outbox, over restarts; whose it is; damage; a full disk."""
 
 import random
-import sqlite3
 import subprocess
 import sys
 import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pipe import Ends, Link, Wire
@@ -20,6 +20,8 @@ from headwater_host.client.backlog import Waiting
 from headwater_host.client.mqtt.session import HostClientSession
 from headwater_host.client.store import SqliteOutbox
 from headwater_host.errors import StoreError
+from tests.host.command import environment
+from tests.host.sql import execute
 
 Entry = tuple[int, int, bytes]
 
@@ -84,6 +86,24 @@ def content(box: SqliteOutbox | JournalOutbox) -> list[Entry]:
     return found
 
 
+def refuses(says: str, path: Path, identifier: str, **more: Any) -> None:
+    """A store is not opened, and the error says why."""
+    with pytest.raises(StoreError, match=says):
+        SqliteOutbox(path, identifier, **more)
+
+
+def run(code: str) -> subprocess.CompletedProcess[str]:
+    """Run a program in a process of its own."""
+    return subprocess.run(
+        [sys.executable, "-c", code],
+        env=environment(),
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+
 def test_what_was_synced_is_there_again(path: Path) -> None:
     numbers = random.Random("sqlite store")
     box = SqliteOutbox(path, "c", slots=9, keeps_over="process", size=64)
@@ -124,8 +144,7 @@ def test_what_was_synced_is_there_again(path: Path) -> None:
 def test_what_was_not_committed_never_was(path: Path) -> None:
     """A process that ends without a word: as if the power had gone between two commits."""
     code = f"""
-import os, sys
-sys.path[:0] = {sys.path!r}
+import os
 from headwater_host.client.store import SqliteOutbox
 box = SqliteOutbox({str(path)!r}, "c")
 for n in range(3):
@@ -137,54 +156,40 @@ for n in range(3):
 assert box.unsynced
 os._exit(9)
 """
-    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 9
+    assert run(code).returncode == 9
     with SqliteOutbox(path, "c") as box:
         assert [packet_id for packet_id, _, _ in content(box)] == [1, 2]
         assert box.fresh
 
 
 def test_a_second_process_is_refused_and_says_why(path: Path) -> None:
-    code = f"""
-import sys
-sys.path[:0] = {sys.path!r}
-from headwater_host.client.store import SqliteOutbox
-SqliteOutbox({str(path)!r}, "c")
-"""
+    code = f'from headwater_host.client.store import SqliteOutbox; SqliteOutbox({str(path)!r}, "c")'
     box = SqliteOutbox(path, "c")
     assert publish(box, 1, 1) == 0
     for synced in (False, True):
         if synced:
             assert box.sync() == 0
-        done = subprocess.run(
-            [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False
-        )
+        done = run(code)
         assert done.returncode == 1
         assert done.stderr.splitlines()[-1].endswith(
             f"StoreError: the store {path} is in use: it belongs to one client at a time"
         )
-        with pytest.raises(StoreError, match="in use"):
-            SqliteOutbox(path, "c")
+        refuses("in use", path, "c")
     box.close()
-    assert subprocess.run([sys.executable, "-c", code], timeout=60, check=False).returncode == 0
+    assert run(code).returncode == 0
 
 
 def test_files_that_are_not_ours(tmp_path: Path) -> None:
     text = tmp_path / "notes.txt"
     text.write_text("not a database at all\n" * 300)
-    with pytest.raises(StoreError, match=r"notes\.txt is no store of messages"):
-        SqliteOutbox(text, "c")
+    refuses(r"notes\.txt is no store of messages", text, "c")
     assert text.read_text() == "not a database at all\n" * 300
     other = tmp_path / "other.db"
-    db = sqlite3.connect(other)
-    db.execute("CREATE TABLE outbox (x)")
-    db.commit()
-    db.close()
+    execute(other, "CREATE TABLE outbox (x)")
     before = other.read_bytes()
-    with pytest.raises(StoreError, match="but no store of messages"):
-        SqliteOutbox(other, "c")
+    refuses("but no store of messages", other, "c")
     assert other.read_bytes() == before
-    with pytest.raises(StoreError, match="cannot be opened"):
-        SqliteOutbox(tmp_path / "no" / "such" / "folder.db", "c")
+    refuses("cannot be opened", tmp_path / "no" / "such" / "folder.db", "c")
     with pytest.raises(ValueError, match="keeps_over"):
         SqliteOutbox(tmp_path / "new.db", "c", keeps_over="always")  # type: ignore[arg-type]
 
@@ -192,13 +197,9 @@ def test_files_that_are_not_ours(tmp_path: Path) -> None:
 def test_a_store_of_another_client_or_of_a_later_version(path: Path) -> None:
     with SqliteOutbox(path, "one") as box:
         publish(box, 2, 1)
-    with pytest.raises(StoreError, match="belongs to the client 'one', not to 'two'"):
-        SqliteOutbox(path, "two")
-    db = sqlite3.connect(path)
-    db.execute("PRAGMA user_version = 2")
-    db.close()
-    with pytest.raises(StoreError, match="version 2; this program knows version 1"):
-        SqliteOutbox(path, "one")
+    refuses("belongs to the client 'one', not to 'two'", path, "two")
+    execute(path, "PRAGMA user_version = 2")
+    refuses("version 2; this program knows version 1", path, "one")
 
 
 @pytest.mark.parametrize("of, other", [("3.1.1", "5.0"), ("5.0", "3.1.1"), ("5.0", "3.1")])
@@ -206,10 +207,9 @@ def test_a_store_with_packets_of_another_version(path: Path, of: str, other: str
     with SqliteOutbox(path, "c", protocol=of) as box:
         publish(box, 2, 1)
         before = content(box)
-    with pytest.raises(
-        StoreError, match=rf"holds 1 messages as packets of MQTT {of}: .* use it with MQTT {other}"
-    ):
-        SqliteOutbox(path, "c", protocol=other)
+    refuses(
+        rf"holds 1 messages as packets of MQTT {of}: .* use it with MQTT {other}", path, "c", protocol=other
+    )
     with SqliteOutbox(path, "c", protocol=of) as box:
         assert content(box) == before
         box.set(0, DONE)
@@ -222,8 +222,7 @@ def test_a_store_with_packets_of_another_version(path: Path, of: str, other: str
         pass
     with SqliteOutbox(path, "c", protocol=other) as box:
         publish(box, 1, 1)
-    with pytest.raises(StoreError, match=f"packets of MQTT {other}"):
-        SqliteOutbox(path, "c", protocol=of)
+    refuses(f"packets of MQTT {other}", path, "c", protocol=of)
 
 
 def test_the_packets_of_the_two_old_versions_are_the_same(path: Path) -> None:
@@ -236,19 +235,19 @@ def test_the_packets_of_the_two_old_versions_are_the_same(path: Path) -> None:
 def test_a_store_from_before_there_were_versions_in_it(path: Path) -> None:
     with SqliteOutbox(path, "c") as box:
         publish(box, 1, 1)
-    db = sqlite3.connect(path)
-    about = dict(db.execute("SELECT name, value FROM about"))
+    about = dict(execute(path, "SELECT name, value FROM about"))
     old = [(name, about[name]) for name in ("identifier", "slots", "fresh")]
-    db.execute("DELETE FROM about WHERE name = 'protocol'")
-    db.execute("DROP TABLE backlog")
-    db.execute("UPDATE about SET value = ? WHERE name = 'crc'", (zlib.crc32(repr(old).encode()),))
-    db.commit()
-    db.close()
+    execute(
+        path,
+        "DELETE FROM about WHERE name = 'protocol'",
+        "DROP TABLE backlog",
+        "UPDATE about SET value = ? WHERE name = 'crc'",
+        values=(zlib.crc32(repr(old).encode()),),
+    )
     with SqliteOutbox(path, "c", protocol="5.0") as box:
         assert box.count == 1
         assert box.backlog.put(b"t", b"", 0, False, None)
-    with pytest.raises(StoreError, match=r"holds 2 messages as packets of MQTT 5\.0"):
-        SqliteOutbox(path, "c")
+    refuses(r"holds 2 messages as packets of MQTT 5\.0", path, "c")
 
 
 def test_opening_a_store_takes_time_in_proportion(path: Path) -> None:

@@ -5,7 +5,6 @@ fourth at QoS 1. Packet identifier 7 of a received message is in flight. The SQL
 backlog. The FMQ store holds two frames, and what its message ids are made of.
 """
 
-import sqlite3
 from pathlib import Path
 
 from journal_file import MemoryFile
@@ -14,6 +13,7 @@ from headwater.connection import AT1, AT2, REL
 from headwater.journal import JournalOutbox
 from headwater_host.client.fmq.store import FmqOutbox
 from headwater_host.client.store import SqliteOutbox
+from tests.host.sql import restored
 from tests.host.test_sqlite_store import content
 
 FORMATS = Path(__file__).parent / "formats"
@@ -31,15 +31,8 @@ def pubrel(packet_id: int) -> bytes:
 LEFT = [(2, REL, pubrel(2)), (3, AT2, publish(3, 2, 67)), (4, AT1, publish(4, 1, 68))]
 
 
-def made(path: Path, name: str) -> Path:
-    db = sqlite3.connect(path)
-    db.executescript((FORMATS / name).read_text())
-    db.close()
-    return path
-
-
 def test_an_sqlite_outbox_of_version_1(tmp_path: Path) -> None:
-    path = made(tmp_path / "store.db", "store-mqtt-1.dump")
+    path = restored(tmp_path / "store.db", FORMATS / "store-mqtt-1.dump")
     for _ in range(2):
         with SqliteOutbox(path, "meter", protocol="3.1.1", slots=8) as box:
             assert content(box) == LEFT
@@ -48,7 +41,7 @@ def test_an_sqlite_outbox_of_version_1(tmp_path: Path) -> None:
 
 
 def test_an_fmq_outbox_of_version_1(tmp_path: Path) -> None:
-    path = made(tmp_path / "store.db", "store-fmq-1.dump")
+    path = restored(tmp_path / "store.db", FORMATS / "store-fmq-1.dump")
     # Written with first byte 0x33; DUP is set when the store is opened.
     frame = bytes.fromhex("3b0102030405060708090a0401740021")
     with FmqOutbox(path, "meter", slots=8) as box:
