@@ -18,6 +18,7 @@ from headwater import connection as transitions
 from headwater.link import link
 from headwater.mqtt import session as mqtt
 from headwater.mqtt import spec
+from headwater_host.inspect.mqtt import NAMES
 from headwater_host.mq.structures import LAYOUTS
 from headwater_spark.options import OPTIONS
 from headwater_spark.tables import (
@@ -34,22 +35,7 @@ from tools import client_tables, hub_tables, option_tables
 from tools.toolchain import ROOT
 
 _PLACE = re.compile(r"(<!-- drawn: ([a-z-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
-_PACKETS = [
-    "CONNECT",
-    "CONNACK",
-    "PUBLISH",
-    "PUBACK",
-    "PUBREC",
-    "PUBREL",
-    "PUBCOMP",
-    "SUBSCRIBE",
-    "SUBACK",
-    "UNSUBSCRIBE",
-    "UNSUBACK",
-    "PINGREQ",
-    "PINGRESP",
-    "DISCONNECT",
-]
+_PACKETS = list(NAMES[1:15])
 _CONNECTION = ["IDLE", "CONNECTING", "ONLINE", "CLOSING", "ERROR"]
 _EVENTS = ["OPEN", "ACCEPT", "FINISH", "FAIL", "LOST"]
 _DELIVERY = ["FREE", "AT1", "AT2", "REL", "DONE", "STRAY", "WRONG"]
