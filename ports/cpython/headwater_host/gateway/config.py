@@ -18,18 +18,7 @@ from headwater_host.gateway import mq_config
 from headwater_host.gateway.mq_config import MqConfig
 from headwater_host.hub import config as hub_config
 from headwater_host.hub.config import HubConfig
-from headwater_host.settings import (
-    FILE,
-    FILTERS,
-    SECONDS,
-    TEXT,
-    TRUTH,
-    ConfigError,
-    Key,
-    SettingsFile,
-    between,
-    one_of,
-)
+from headwater_host.settings import ConfigError, Key, SettingsFile
 from headwater_host.topics import filter_bytes
 
 DEFAULT_BAUD = 115200
@@ -219,8 +208,8 @@ _TOP = {
         settings.path,
         meaning="Directory of the capture log; required unless `--capture` is given",
     ),
-    "stats": Key(*FILE, meaning="Statistics file (JSON), rewritten every second"),
-    "stats_seconds": Key(*SECONDS, meaning="Interval of statistics in the log; default: 60"),
+    "stats": Key(*settings.FILE, meaning="Statistics file (JSON), rewritten every second"),
+    "stats_seconds": Key(*settings.SECONDS, meaning="Interval of statistics in the log; default: 60"),
     "syncs_per_second": Key(
         "a whole number, 0 for no limit",
         settings.whole(*SYNC_RATES),
@@ -231,13 +220,15 @@ _TOP = {
         settings.whole(*SYNC_CREDITS),
         meaning="Maximum burst of disk syncs; default: 2000",
     ),
-    "group_readable": Key(*TRUTH, meaning="Let the directory's group read recorded files; default: false"),
+    "group_readable": Key(
+        *settings.TRUTH, meaning="Let the directory's group read recorded files; default: false"
+    ),
 }
 
 
 _SERIAL = {
     "port": Key("a serial port", settings.text, required=True, meaning="Serial port"),
-    "protocol": Key(*one_of(MQTT, FMQ), meaning="Protocol of the board; default: mqtt"),
+    "protocol": Key(*settings.one_of(MQTT, FMQ), meaning="Protocol of the board; default: mqtt"),
     "baud": Key(
         f"a whole number, at least {_SLOWEST}",
         settings.whole(_SLOWEST, 20_000_000),
@@ -247,9 +238,9 @@ _SERIAL = {
 #: The keys of every server.
 _SERVER = {
     "host": Key("a host name or address", settings.text, required=True, meaning="Server"),
-    "port": Key(*between(1, 65535), meaning="Port; default: by protocol and TLS"),
-    "client_id": Key(*TEXT, meaning="Client identifier; default: fixed for host name and log"),
-    "username": Key(*TEXT, secret=True, meaning="User name"),
+    "port": Key(*settings.between(1, 65535), meaning="Port; default: by protocol and TLS"),
+    "client_id": Key(*settings.TEXT, meaning="Client identifier; default: fixed for host name and log"),
+    "username": Key(*settings.TEXT, secret=True, meaning="User name"),
     "password_file": Key(
         "a file, the first line of which is the password",
         lambda v: settings.read_password(settings.path(v)),
@@ -261,8 +252,8 @@ _SERVER = {
         settings.whole(0, 65535),
         meaning="Keep-alive interval in seconds; default: 60",
     ),
-    "timeout": Key(*SECONDS, meaning="Timeout for connecting and for answers; default: 10"),
-    "tls": Key(*TRUTH, meaning="Use TLS"),
+    "timeout": Key(*settings.SECONDS, meaning="Timeout for connecting and for answers; default: 10"),
+    "tls": Key(*settings.TRUTH, meaning="Use TLS"),
     "cafile": Key(
         "a file of CA certificates",
         settings.path,
@@ -273,7 +264,7 @@ _SERVER = {
     "server_name": Key(
         "a host name or address", settings.text, meaning="Name in the server's certificate; default: `host`"
     ),
-    "insecure": Key(*TRUTH, meaning="Do not check the name in the certificate"),
+    "insecure": Key(*settings.TRUTH, meaning="Do not check the name in the certificate"),
 }
 _BROKER = _SERVER | {
     "topics": Key(
@@ -286,23 +277,24 @@ _BROKER = _SERVER | {
         'a path, such as "/mqtt"', settings.text, meaning="Use MQTT over WebSocket at this path"
     ),
     "protocol": Key(
-        *one_of("5.0", "3.1.1"), meaning="MQTT version; default: 5.0, or 3.1.1 if the broker refuses it"
+        *settings.one_of("5.0", "3.1.1"),
+        meaning="MQTT version; default: 5.0, or 3.1.1 if the broker refuses it",
     ),
     "receive_maximum": Key(
-        *between(1, 65535), meaning="Maximum of messages in flight with MQTT 5.0; default: 4096"
+        *settings.between(1, 65535), meaning="Maximum of messages in flight with MQTT 5.0; default: 4096"
     ),
 }
 _FMQ = _SERVER | {
-    "topics": Key(*FILTERS, required=True, meaning="Topics to consume"),
-    "group": Key(*TEXT, meaning="Consumer group; default: fixed for host name and log"),
-    "window": Key(*between(1, 1000), meaning="Maximum of unacknowledged messages; default: 1000"),
+    "topics": Key(*settings.FILTERS, required=True, meaning="Topics to consume"),
+    "group": Key(*settings.TEXT, meaning="Consumer group; default: fixed for host name and log"),
+    "window": Key(*settings.between(1, 1000), meaning="Maximum of unacknowledged messages; default: 1000"),
 }
 _HUB = {
     "config": Key(
         "a file", lambda v: hub_config.load(settings.path(v)), meaning="Configuration file of the hub"
     ),
-    "storage": Key(*FILE, meaning="Storage file; default: that of the hub"),
-    "port": Key(*between(1, 65535), meaning="Port on 127.0.0.1; default: 7760"),
+    "storage": Key(*settings.FILE, meaning="Storage file; default: that of the hub"),
+    "port": Key(*settings.between(1, 65535), meaning="Port on 127.0.0.1; default: 7760"),
 }
 _TABLES = {"serial": _SERIAL, "broker": _BROKER, "fmq": _FMQ}
 #: The keys of the file, by table, for the documentation.

@@ -10,17 +10,7 @@ from headwater_host import settings
 from headwater_host.mq.fields import LARGEST, LARGEST_DEAD
 from headwater_host.mq.uplink.mqi import Channel
 from headwater_host.mq.uplink.uplink import UplinkConfig
-from headwater_host.settings import (
-    FILE,
-    FILTERS,
-    SECONDS,
-    TRUTH,
-    ConfigError,
-    Key,
-    SettingsFile,
-    between,
-    one_of,
-)
+from headwater_host.settings import ConfigError, Key, SettingsFile
 
 MQ, UPLINK = "mq", "mq.uplink"
 NOW, BEGINNING = "now", "beginning"
@@ -113,19 +103,19 @@ def _bytes(least: int, most: int) -> Key:
 
 _QUEUE = Key("a queue's name: at most 48 letters, digits and . _ / %", _named(48))
 _MQ = {
-    "file": Key(*FILE, required=True),
-    "topics": Key(*FILTERS, required=True),
+    "file": Key(*settings.FILE, required=True),
+    "topics": Key(*settings.FILTERS, required=True),
     "queue": _QUEUE,
     "dead_letter_queue": _QUEUE,
     "format": Key("at most 8 characters of ASCII", _ascii(8)),
-    "ccsid": Key(*between(1, 65535)),
-    "start": Key(*one_of(NOW, BEGINNING)),
-    "reassemble": Key(*TRUTH),
+    "ccsid": Key(*settings.between(1, 65535)),
+    "start": Key(*settings.one_of(NOW, BEGINNING)),
+    "reassemble": Key(*settings.TRUTH),
     "memory": _bytes(1 << 16, 1 << 40),
     "spill": _bytes(1 << 16, 1 << 50),
-    "timeout": Key(*SECONDS),
-    "open_groups": Key(*between(1, _DEEPEST)),
-    "depth": Key(*between(1, _DEEPEST)),
+    "timeout": Key(*settings.SECONDS),
+    "open_groups": Key(*settings.between(1, _DEEPEST)),
+    "depth": Key(*settings.between(1, _DEEPEST)),
     "message_bytes": _bytes(1024, LARGEST_DEAD),
     # An empty file has 80 KB.
     "bytes": _bytes(1 << 20, 1 << 50),
@@ -133,7 +123,7 @@ _MQ = {
 _CHANNEL = {
     "queue_manager": Key("a queue manager's name, or an empty text", _manager, required=True),
     "channel": Key("a server-connection channel's name: at most 20 characters", _named(20), required=True),
-    "connection": Key('"HOST(PORT)", several with commas between', _connection, required=True),
+    "connection": Key('"HOST(PORT)", several with commas settings.between', _connection, required=True),
     "user": Key("a text", _ascii(1024), secret=True),
     "password_file": Key("a file with the password in its first line", _password, secret=True),
     "cipher": Key('a CipherSpec, such as "ANY_TLS12_OR_HIGHER"', _ascii(32)),
@@ -145,9 +135,9 @@ _CHANNEL = {
 _UPLINK = _CHANNEL | {
     "queue": Key(_QUEUE.what, _QUEUE.convert, required=True),
     "record_queue": _QUEUE,
-    "batch": Key(*between(1, 9999)),
+    "batch": Key(*settings.between(1, 9999)),
     "batch_bytes": _bytes(1024, LARGEST),
-    "idle": Key(*SECONDS),
+    "idle": Key(*settings.SECONDS),
 }
 
 

@@ -5,32 +5,19 @@ Without a file the hub listens on this machine only, and its storage is in the w
 
 import ssl
 from collections.abc import Callable
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import Field, dataclass, field, fields, replace
 from ipaddress import ip_address, ip_network
 from pathlib import Path
 from typing import Any
 
+from headwater_host import settings
 from headwater_host.hub import access, users
 from headwater_host.hub.access import ANY, Network, Rule
 from headwater_host.hub.errors import RefusedError
 from headwater_host.hub.storage import Limits
 from headwater_host.hub.topics import check_filter
 from headwater_host.hub.users import Hash
-from headwater_host.settings import (
-    COUNT,
-    FILE,
-    SECONDS,
-    SIZE,
-    TRUTH,
-    ConfigError,
-    Key,
-    SettingsFile,
-    between,
-    one_of,
-    path,
-    seconds,
-    text,
-)
+from headwater_host.settings import ConfigError, Key, SettingsFile
 
 #: The default port: without TLS, and with it.
 DEFAULT_PORTS = {False: 7760, True: 7761}
@@ -131,7 +118,7 @@ def on_port(config: HubConfig, port: int) -> HubConfig:
 
 
 def _seconds_or_ever(value: object) -> float:
-    return 0.0 if value == 0 and not isinstance(value, bool) else seconds(value)
+    return 0.0 if value == 0 and not isinstance(value, bool) else settings.seconds(value)
 
 
 def _list(of: Callable[[Any], Any]) -> Callable[[object], tuple[Any, ...]]:
@@ -145,7 +132,7 @@ def _list(of: Callable[[Any], Any]) -> Callable[[object], tuple[Any, ...]]:
 
 def _filter(value: object) -> str:
     try:
-        return check_filter(text(value))
+        return check_filter(settings.text(value))
     except RefusedError as error:
         raise ConfigError(str(error)) from error
 
@@ -154,7 +141,7 @@ def _network(value: object) -> tuple[Network, ...]:
     if value == "any":
         return ANY
     try:
-        return (ip_network(text(value)),)
+        return (ip_network(settings.text(value)),)
     except ValueError as error:
         raise ConfigError(f"{value!r} is not a network: {error}") from error
 
@@ -164,12 +151,12 @@ def _networks(value: object) -> tuple[Network, ...]:
 
 
 def _user(value: object) -> str | None:
-    return None if value == "" else text(value)
+    return None if value == "" else settings.text(value)
 
 
 def _checked(how: Callable[[str], Any]) -> Callable[[object], Any]:
     def convert(value: object) -> Any:
-        given = text(value)
+        given = settings.text(value)
         try:
             return how(given)
         except ValueError as error:
@@ -180,9 +167,9 @@ def _checked(how: Callable[[str], Any]) -> Callable[[object], Any]:
 
 # ---- the keys --------------------------------------------------------------------------------------------------------
 
-TOP = {"auto_register": Key(*TRUTH)}
-STORAGE = {"path": Key(*FILE), "group_readable": Key(*TRUTH)}
-METRICS = {"host": Key("an address", text), "port": Key(*between(1, 65535), required=True)}
+TOP = {"auto_register": Key(*settings.TRUTH)}
+STORAGE = {"path": Key(*settings.FILE), "group_readable": Key(*settings.TRUTH)}
+METRICS = {"host": Key("an address", settings.text), "port": Key(*settings.between(1, 65535), required=True)}
 #: The fields that are sizes in bytes. Of the others, floats are seconds and whole numbers are counts.
 _SIZES = {
     *("topic_bytes", "bytes", "cache", "retained", "waiting"),
@@ -190,35 +177,37 @@ _SIZES = {
 }
 
 
+def _kind(one: Field[Any]) -> settings.Kind:
+    if one.name in _SIZES:
+        return settings.SIZE
+    return settings.SECONDS if isinstance(one.default, float) else settings.COUNT
+
+
 def _keys(kind: type[Limits] | type[ClientLimits], **others: Key) -> dict[str, Key]:
     """Return the keys of a table whose values are the fields of ``kind``."""
-    return {
-        one.name: others.get(one.name)
-        or Key(*(SIZE if one.name in _SIZES else SECONDS if isinstance(one.default, float) else COUNT))
-        for one in fields(kind)
-    }
+    return {one.name: others.get(one.name) or Key(*_kind(one)) for one in fields(kind)}
 
 
 LIMITS = _keys(
     Limits,
-    queues=Key(*between(1, 65536)),
+    queues=Key(*settings.between(1, 65536)),
     age=Key("a number of seconds, 0 for ever", _seconds_or_ever),
-    full=Key(*one_of("refuse", "drop")),
+    full=Key(*settings.one_of("refuse", "drop")),
 )
 CLIENTS = _keys(ClientLimits)
 LISTENER = {
-    "host": Key("an address or a host name", text),
-    "port": Key(*between(0, 65535)),
-    "cert": Key("a file with the hub's certificate", path),
-    "key": Key("a file with its key", path),
-    "client_ca": Key("a file with CA certificates for clients", path),
+    "host": Key("an address or a host name", settings.text),
+    "port": Key(*settings.between(0, 65535)),
+    "cert": Key("a file with the hub's certificate", settings.path),
+    "key": Key("a file with its key", settings.path),
+    "client_ca": Key("a file with CA certificates for clients", settings.path),
 }
 USER = {
     "name": Key("a user's name, text of 1 to 256 characters", _checked(users.check_name), required=True),
     "password": Key("a hash", _checked(Hash.parse), required=True, secret=True),
 }
 RULE = {
-    "types": Key(f"a list of {', '.join(access.TYPES)}", _list(one_of(*access.TYPES)[1])),
+    "types": Key(f"a list of {', '.join(access.TYPES)}", _list(settings.one_of(*access.TYPES)[1])),
     "topics": Key("a list of topic filters", _list(_filter)),
     "users": Key('a list of users, "" for anonymous clients', _list(_user)),
     "deny": Key('a list of networks, such as "10.0.0.0/8" or "any"', _networks),
