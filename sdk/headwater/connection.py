@@ -271,10 +271,11 @@ class Endpoint:
     feeding: bool
     #: Received messages that the application has to acknowledge.
     unanswered = 0
-    # The packet types that a state accepts, a bit each; and the function that takes a packet: ``take(session, at,
-    # end)`` returns the offset behind it, ``at`` if it has to wait, or a negative number when the connection has ended.
-    _takes: "Sequence[int]"
-    _take_packet: "Callable[[Any, int, int], int]"
+    #: The packet types that a state accepts, a bit each.
+    takes: "Sequence[int]"
+    #: Parses what was received, for ``feed``; a port may bring its own. ``take_packets(session, at, end)`` returns the
+    #: offset reached: that of a packet that has to wait, or a negative number when the connection has ended.
+    take_packets: "Callable[[Any, int, int], int]"
 
     def __init__(self, tx_size: int, outbox: "Outbox", window: int, response_ms: int):
         self.tx = bytearray(tx_size)
@@ -389,7 +390,7 @@ class Endpoint:
 
     def ping(self) -> int:
         """Queue PINGREQ, on a connection that was accepted: 0, or E_AGAIN when the transmit buffer is full for now."""
-        if self._put(self._put_ping()):
+        if self.queue_packet(self._put_ping()):
             return errors.E_AGAIN
         if not self.pinged:
             self.pinged = True
@@ -459,10 +460,17 @@ class Endpoint:
         self.out_n = n
         return n or (self.out() if self.tx_end or self._unsent else 0)
 
-    def send_whole(self, at: int) -> bool:
-        """Count the entry that was just committed at offset ``at`` of the outbox as sent, for a port that hands whole
-        packets to its transport. False if it cannot leave yet, and waits for ``out``."""
-        if self._unsent or self.in_flight >= self.window or self.state != ONLINE or self.out_n:
+    def send_whole(self, at: int, is_allowed: bool) -> bool:
+        """Count the entry that was just committed at offset ``at`` of the outbox: as sent, if ``is_allowed`` and it can
+        leave now (True: the port hands it to its transport); otherwise as waiting for ``out``."""
+        if (
+            not is_allowed
+            or self._unsent
+            or self.in_flight >= self.window
+            or self.state != ONLINE
+            or self.out_n
+        ):
+            self._unsent += 1
             return False
         self.outbox.buf[at] |= _DUP
         self.in_flight += 1
@@ -488,10 +496,10 @@ class Endpoint:
         self.stalled = False
         self.feeding = True
         i = rx.start
-        if not self._takes[self.state]:
+        if not self.takes[self.state]:
             # CLOSING, or no connection: received bytes are ignored.
             i = n
-        take = self._take_packet
+        take = self.take_packets
         # When a handler ends the connection or begins another one, ``epoch`` changes and nothing known here holds.
         epoch = self.epoch
         while i < n:
@@ -508,12 +516,21 @@ class Endpoint:
         """Check the number of unanswered messages: 0, or the error that ends the connection."""
         return 0
 
-    def _put(self, end: int) -> int:
+    def queue_packet(self, end: int) -> int:
         """Take what an encoder wrote behind the control bytes: 0 or its error, E_AGAIN when it may fit later."""
         if end < 0:
             return errors.E_AGAIN if end == errors.E_TOO_LARGE and self.tx_end else end
         self.tx_end = end
         return 0
+
+
+def was_sent(s: Endpoint, i: int) -> bool:
+    """Return whether this connection has sent all of entry ``i``; only then it can be acknowledged."""
+    box = s.outbox
+    i -= box.head
+    if i < 0:
+        i += box.slots
+    return i < box.count - s._unsent
 
 
 def go_behind(s: Endpoint, i: int, n: int) -> None:

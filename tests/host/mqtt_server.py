@@ -9,7 +9,6 @@ from collections.abc import AsyncIterator, Callable, Coroutine
 from typing import Any
 
 from headwater_host.client.connection import Connection
-from headwater_host.client.mqtt.fast import FastEndpoint
 from headwater_host.client.mqtt.session import HostServerSession
 
 HOST = "127.0.0.1"
@@ -64,7 +63,7 @@ class Server:
 @contextlib.asynccontextmanager
 async def serve(
     prepare: Callable[[Any], object] = lambda session: None,
-    make: Callable[[], FastEndpoint] = HostServerSession,
+    make: Callable[[], Any] = HostServerSession,
 ) -> AsyncIterator[Server]:
     """A running ``Server``."""
     server = Server(prepare, make)

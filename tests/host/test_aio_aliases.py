@@ -11,7 +11,6 @@ from headwater.mqtt.server5 import ServerV5
 from headwater.mqtt.spec5 import TOPIC_ALIAS_MAXIMUM
 from headwater.mqtt.topic_aliases import OutgoingAliases
 from headwater_host.client.mqtt import Client, Limits, Message
-from headwater_host.client.mqtt.fast import FastEndpoint
 from headwater_host.client.rxbuf import GrowingRxBuf
 from headwater_host.errors import ArgumentError, ProtocolError
 from tests.host.client_options import grouped
@@ -23,11 +22,8 @@ TOPICS = [b"short", b"x" * 300, b"/".join([b"long"] * 4000), "ä€𝄞".encode(
 CONNACK = b"\x20\x03\x00\x00\x00"
 
 
-class Server5(FastEndpoint, ServerSession): ...
-
-
-def server_session() -> Server5:
-    return Server5(
+def server_session() -> ServerSession:
+    return ServerSession(
         rx_size=4096,
         tx_size=1 << 17,
         version=ServerV5(aliases_out=OutgoingAliases(3)),

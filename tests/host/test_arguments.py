@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from headwater.mqtt.server import ServerSession
 from headwater.mqtt.server5 import ServerV5
 from headwater_host.arguments import servers_of
 from headwater_host.client import blocking, fmq
@@ -20,7 +19,6 @@ from headwater_host.client.mqtt import (
     Version,
     Will,
 )
-from headwater_host.client.mqtt.fast import FastEndpoint
 from headwater_host.client.mqtt.filters import filters_of
 from headwater_host.client.mqtt.session import HostServerSession
 from headwater_host.errors import ArgumentError
@@ -233,13 +231,6 @@ async def test_properties_that_a_program_cannot_give(qos: int, properties: dict[
             await client.publish("t", b"x", qos, properties=properties)
 
 
-class _Server5(FastEndpoint, ServerSession): ...
-
-
-def _server5(**options: Any) -> _Server5:
-    return _Server5(version=ServerV5(), **options)
-
-
 def test_arguments_of_calls() -> None:
     """Refused before anything is sent."""
     asked: list[bytes] = []
@@ -249,7 +240,7 @@ def test_arguments_of_calls() -> None:
         session.on_message = lambda packet: asked.append(packet.topic_bytes())
 
     async def scenario(protocol: Version) -> None:
-        make = HostServerSession if protocol == "3.1.1" else _server5
+        make = HostServerSession if protocol == "3.1.1" else lambda: HostServerSession(version=ServerV5())
         async with serve(prepare, make) as server, Client(HOST, server.port, protocol=protocol) as client:
             wrong: list[tuple[Any, tuple[Any, ...], dict[str, Any], str]] = [
                 (client.subscribe, ("a", 1.0), {}, "QoS is 0, 1 or 2"),

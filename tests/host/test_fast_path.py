@@ -3,6 +3,7 @@
 import importlib.util
 import sys
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -17,10 +18,15 @@ from headwater.mqtt import server, server31, session
 from headwater.mqtt import session as endpoint
 from headwater.mqtt.manual_ack import ManualAck
 from headwater.mqtt.packets import Packet
+from headwater.mqtt.properties import Packet5
 from headwater.mqtt.server import ServerSession
+from headwater.mqtt.server5 import ServerV5
 from headwater.mqtt.server31 import ServerSession31
 from headwater.mqtt.session import ClientSession
-from headwater_host.client.mqtt.fast import FastEndpoint
+from headwater.mqtt.topic_aliases import IncomingAliases
+from headwater.mqtt.v5 import ClientV5
+from headwater_host.client.connection import Chunks, take
+from headwater_host.client.mqtt.fast import FastPath
 from headwater_host.client.outbox import GrowingOutbox
 from headwater_host.client.rxbuf import GrowingRxBuf
 from tests.fuzz.packets import damaged, sensible
@@ -28,13 +34,28 @@ from tests.fuzz.packets import damaged, sensible
 PORTABLE = Path(__file__).parents[1] / "portable"
 
 
-class FastClient(FastEndpoint, ClientSession): ...
+class WithFastPath:
+    """What the host's sessions add to the core's."""
+
+    frames: Chunks | None = None
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self.fast = FastPath()
+        self.take_packets = self.fast.take_packets
+
+    def enqueue(self, topic: Any, payload: Any, flags: int, properties: Any = b"") -> int:
+        found = self.fast.enqueue(self, self.frames, topic, payload, flags, properties)  # type: ignore[arg-type]
+        return found or super().enqueue(topic, payload, flags, properties)  # type: ignore[misc]
 
 
-class FastServer(FastEndpoint, ServerSession): ...
+class FastClient(WithFastPath, ClientSession): ...
 
 
-class FastServer31(FastEndpoint, ServerSession31): ...
+class FastServer(WithFastPath, ServerSession): ...
+
+
+class FastServer31(WithFastPath, ServerSession31): ...
 
 
 FAST = (
@@ -45,7 +66,7 @@ FAST = (
 FILES = sorted(
     path
     for path in PORTABLE.glob("test_*.py")
-    if path.stem.startswith(("test_mqtt_", "test_mqtt31", "test_late"))
+    if path.stem.startswith(("test_mqtt_", "test_mqtt31", "test_mqtt5_", "test_late"))
 )
 
 
@@ -77,10 +98,10 @@ def with_take(send: Callable[[Any, Any], int]) -> Callable[[Any, Any], int]:
     """``pipe.send`` as ``Connection`` does it, where the wire takes everything."""
 
     def taking(end: Any, wire: Any) -> int:
-        if wire.take or wire.room or not isinstance(end, FastEndpoint):
+        if wire.take or wire.room or not hasattr(end, "frames"):
             return send(end, wire)
-        chunks: list[bytes | bytearray | memoryview] = []
-        end.take(chunks)
+        chunks: Chunks = []
+        take(end, chunks)
         return sum(wire.write(chunk, 0, len(chunk)) for chunk in chunks)
 
     return taking
@@ -126,7 +147,8 @@ class Side:
         self.log.append(self.drain())
 
     def _on_message(self, p: Packet) -> None:
-        self.log.append((p.head, p.packet_id, p.topic_bytes(), p.payload_bytes()))
+        block = bytes(p.buf[p.props_at : p.props_end]) if isinstance(p, Packet5) else b""
+        self.log.append((p.head, p.packet_id, p.topic_bytes(), p.payload_bytes(), block))
         if p.topic_bytes() == b"bad":
             raise RuntimeError("a handler that fails")
 
@@ -161,62 +183,85 @@ class Side:
                 return
 
 
-OPENINGS = {
-    (ClientSession, FastClient): b"\x20\x02\x00\x00",
-    (ServerSession, FastServer): b"\x10\x0d\x00\x04MQTT\x04\x02\x00\x00\x00\x01c",
-}
-LONG = st.builds(
-    lambda size, qos: b"".join(
-        (
-            bytes((0x30 | qos << 1,)),
-            length(size + (4 if qos else 2) + 1),
-            b"\0\x01t",
-            b"\0\x07"[: 2 * (qos > 0)],
-            bytes(size),
-        )
+@dataclass(frozen=True)
+class Kind:
+    """Two sessions to compare, and the first bytes that they are fed."""
+
+    core: type[Any]
+    fast: type[Any]
+    level: int
+    opening: bytes
+    version: Callable[[], Any] = lambda: None
+
+
+KINDS = {
+    "client": Kind(ClientSession, FastClient, 4, b"\x20\x02\x00\x00"),
+    "server": Kind(ServerSession, FastServer, 4, b"\x10\x0d\x00\x04MQTT\x04\x02\x00\x00\x00\x01c"),
+    "client of 5.0": Kind(
+        ClientSession,
+        FastClient,
+        5,
+        b"\x20\x03\x00\x00\x00",
+        lambda: ClientV5(aliases_in=IncomingAliases(3, 20), receive_maximum=12),
     ),
-    st.integers(110, 400),
-    st.integers(0, 2),
-)
+    "server of 5.0": Kind(
+        ServerSession, FastServer, 5, b"\x10\x0e\x00\x04MQTT\x05\x02\x00\x00\x00\x00\x01c", ServerV5
+    ),
+}
 
 
 def length(n: int) -> bytes:
     return bytes((n,)) if n < 128 else bytes((n & 127 | 128, n >> 7))
 
 
-BAD_HANDLER = st.just(b"\x30\x06\x00\x03badx") | st.just(b"\x32\x08\x00\x03bad\x00\x05x")
-ACKS = st.builds(
-    lambda kind, packet_id: bytes((kind, 2, 0, packet_id)),
-    st.sampled_from([0x40, 0x50, 0x62, 0x70]),
-    st.integers(0, 8),
-)
-ANY = sensible(4) | ACKS | ACKS | LONG | BAD_HANDLER
-BUFFERS: dict[str, Callable[[], RxBuf]] = {
-    "growing": lambda: GrowingRxBuf(256, 400),
-    "fixed": lambda: RxBuf(128),
-    "large": lambda: GrowingRxBuf(),
-}
+def publish(head: int, topic: bytes, level: int, payload: bytes, block: bytes = b"\0") -> bytes:
+    body = len(topic).to_bytes(2, "big") + topic + (b"\0\x05" if head & 6 else b"")
+    body += (block if level == 5 else b"") + payload
+    return bytes((head,)) + length(len(body)) + body
 
 
-@pytest.mark.parametrize("kinds", OPENINGS, ids=["client", "server"])
-@settings(max_examples=600, deadline=None)
-@given(
-    st.lists(ANY | damaged(sensible(4)), min_size=1, max_size=12).map(b"".join),
-    st.lists(st.integers(1, 90), max_size=10),
-    st.sampled_from(sorted(BUFFERS)),
-    st.sampled_from([16, 24, 2000]),
-    st.booleans(),
-)
-def test_the_same_bytes_have_the_same_outcome(
-    kinds: tuple[type[Any], type[Any]], data: bytes, cuts: list[int], buffer: str, tx_size: int, answer: bool
-) -> None:
+def anything(level: int) -> st.SearchStrategy[bytes]:
+    """Packets of the frequent kinds, long ones, and ones whose handler fails; some of them damaged."""
+    topics = st.sampled_from([b"t", b"a/b", b"bad", b""])
+    blocks = st.sampled_from([b"\0", b"\x03\x23\0\x02", b"\x02\x01\x01", b"\x02\x01\x02", b"\x80\0"])
+    heads = st.sampled_from([0x30, 0x31, 0x32, 0x34, 0x3A, 0x3C])
+    return st.one_of(
+        sensible(level),
+        damaged(sensible(level)),
+        st.builds(publish, heads, topics, st.just(level), st.sampled_from([b"", b"x"]), blocks),
+        st.builds(publish, heads, topics, st.just(level), st.integers(110, 400).map(bytes)),
+        st.builds(
+            lambda kind, packet_id: bytes((kind, 2, 0, packet_id)),
+            st.sampled_from([0x40, 0x50, 0x62, 0x70]),
+            st.integers(0, 8),
+        ),
+    )
+
+
+def buffer(kind: str, extra: int) -> RxBuf:
+    return GrowingRxBuf(256, 400, extra) if kind == "growing" else RxBuf(128, extra)
+
+
+@pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)
+@settings(max_examples=300, deadline=None)
+@given(st.data())
+def test_the_same_bytes_have_the_same_outcome(kind: Kind, data: st.DataObject) -> None:
+    draw = data.draw
+    stream = b"".join(draw(st.lists(anything(kind.level), min_size=1, max_size=12)))
+    cuts = draw(st.lists(st.integers(1, 90), max_size=10))
+    of = draw(st.sampled_from(["fixed", "growing", "large"]))
+    tx_size = draw(st.sampled_from([24, 40, 2000] if kind.level == 5 else [16, 24, 2000]))
+    answer = draw(st.booleans())
     logs = []
-    for kind in kinds:
-        options = {"tx_size": tx_size, "window": 4, "rx": BUFFERS[buffer]()}
-        side = Side(kind, options, OPENINGS[kinds])
+    for make in (kind.core, kind.fast):
+        version = kind.version()
+        extra = 0 if version is None else version.room
+        rx = GrowingRxBuf(extra=extra) if of == "large" else buffer(of, extra)
+        options = {"tx_size": tx_size, "window": 4, "rx": rx, "version": version}
+        side = Side(make, options, kind.opening)
         ManualAck(side.end, automatic=answer)
-        rest = data
-        for n in [*cuts, len(data)]:
+        rest = stream
+        for n in [*cuts, len(stream)]:
             part, rest = rest[:n], rest[n:]
             if part and side.end.state == ONLINE:
                 side.feed(part, answer)
@@ -225,20 +270,27 @@ def test_the_same_bytes_have_the_same_outcome(
     assert logs[1] == logs[0]
 
 
-@pytest.mark.parametrize("kinds", OPENINGS, ids=["client", "server"])
-def test_the_hosts_path_is_taken(kinds: tuple[type[Any], type[Any]], monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)
+def test_the_hosts_path_is_taken(kind: Kind, monkeypatch: pytest.MonkeyPatch) -> None:
     # Otherwise the tests above would compare the core with itself.
-    side = Side(kinds[1], {"rx": GrowingRxBuf()}, OPENINGS[kinds])
+    version = kind.version()
+    rx = GrowingRxBuf(extra=0 if version is None else version.room)
+    side = Side(kind.fast, {"rx": rx, "version": version}, kind.opening)
 
     def never(*_: object) -> int:
         raise AssertionError("the core was asked")
 
-    monkeypatch.setattr(side.end, "_take_packet", never)
-    monkeypatch.setattr(endpoint, "_packet", never)
-    packets = b"\x30\x04\0\x01tx\x33\x06\0\x01t\0\x07x\x34\x05\0\x01t\0\x08\x62\x02\0\x08\x40\x02\0\x01"
-    side.feed(packets + b"\x50\x02\0\x02\x70\x02\0\x02" + b"\x30\xc8\x01\0\x01t" + bytes(197))
+    monkeypatch.setattr(endpoint, "take_packets", never)
+    level = kind.level
+    packets = publish(0x30, b"t", level, b"x") + publish(0x33, b"t", level, b"x")
+    if level == 4:
+        # With topic aliases, messages at QoS 2 are the core's.
+        packets += publish(0x34, b"t", level, b"x").replace(b"\0\x05", b"\0\x08") + b"\x62\x02\0\x08"
+    packets += b"\x40\x02\0\x01\x50\x02\0\x02\x70\x02\0\x02"
+    side.feed(packets + publish(0x30, b"t", level, bytes(197)))
     events = [entry[:2] for entry in side.log if isinstance(entry, tuple)]
-    assert [packet_id for head, packet_id in events if head in range(0x30, 0x40)] == [0, 7, 8, 0]
+    found = [packet_id for head, packet_id in events if head in range(0x30, 0x40)]
+    assert found == ([0, 5, 8, 0] if level == 4 else [0, 5, 0])
     assert [packet_id for what, packet_id in events if what == "delivered"] == [1, 2]
     assert side.end.rx.start == side.end.rx.end
 
@@ -249,35 +301,43 @@ TOPICS = st.sampled_from(
     [b"t", b"a/b", "ä/温".encode(), b"", b"a/#", b"\xff", b"x" * 300, bytearray(b"t"), "text"]
 )
 BODIES = st.binary(max_size=300) | st.sampled_from([bytearray(b"array"), memoryview(b"view"), "text", None])
+# None, a user property, a topic alias (which a program must not set), and what is no property block.
+BLOCKS: st.SearchStrategy[Any] = st.sampled_from(
+    [b"", b"\0", b"\x07\x26\0\x01a\0\x01b", b"\x03\x23\0\x01", bytearray(b"\x02\x01\x01"), "text"]
+)
+# CONNACK's properties: none; Maximum QoS 1; no RETAIN; a Maximum Packet Size of 20; a Receive Maximum of 2.
+LIMITS = st.sampled_from([b"", b"\x24\x01", b"\x25\0", b"\x27\0\0\0\x14", b"\x21\0\x02"])
 STEPS = st.one_of(
-    st.tuples(st.just("publish"), TOPICS, BODIES, st.integers(-1, 3), st.booleans()),
+    st.tuples(st.just("publish"), TOPICS, BODIES, st.integers(-1, 3), st.booleans(), BLOCKS),
     st.tuples(st.sampled_from(["drain", "answer", "answer", "half"])),
-    st.tuples(st.just("reconnect"), st.booleans()),
+    st.tuples(st.just("reconnect"), st.booleans(), LIMITS),
 )
 
 
 class Publisher:
     """A client whose packets are taken as ``Connection`` takes them, or through ``out``."""
 
-    def __init__(self, kind: type[Any]) -> None:
+    def __init__(self, kind: type[Any], version: Any = None) -> None:
         self.log: list[object] = []
-        self.end = kind(b"c", 0, False, window=3, outbox=GrowingOutbox(64, 5, 600), tx_size=700)
+        box = GrowingOutbox(64, 5, 600)
+        self.end = kind(b"c", 0, False, window=3, outbox=box, tx_size=700, version=version)
         self.end.on_delivered = lambda packet_id: self.log.append(("delivered", packet_id))
-        self.frames: list[bytes | bytearray | memoryview] = []
+        self.frames: Chunks = []
         self.unanswered: list[tuple[int, int]] = []
         self.reconnect(False)
 
-    def reconnect(self, session_present: bool) -> None:
+    def reconnect(self, session_present: bool, limits: bytes = b"") -> None:
         if self.end.state == ONLINE:
             self.drain()
             self.end.lost()
         self.frames.clear()
         self.unanswered.clear()
         assert self.end.connect(0) == 0
-        if isinstance(self.end, FastEndpoint):
+        if isinstance(self.end, WithFastPath):
             self.end.frames = self.frames
         self.drain()
-        self.feed(bytes((0x20, 2, session_present, 0)))
+        block = b"" if self.end.v5 is None else bytes((len(limits),)) + limits
+        self.feed(bytes((0x20, 2 + len(block), session_present, 0)) + block)
         self.drain()
 
     def feed(self, data: bytes) -> None:
@@ -286,8 +346,8 @@ class Publisher:
         self.log.append(self.end.feed(len(data)))
 
     def drain(self) -> None:
-        if isinstance(self.end, FastEndpoint):
-            self.end.take(self.frames)
+        if hasattr(self.end, "frames"):
+            take(self.end, self.frames)
             sent = b"".join(self.frames)
             self.frames.clear()
         else:
@@ -311,7 +371,8 @@ class Publisher:
     def do(self, step: tuple[Any, ...]) -> None:
         what, *arguments = step
         if what == "publish":
-            self.log.append(self.end.publish(*arguments))
+            *message, block = arguments
+            self.log.append(self.end.publish(*message, b"" if self.end.v5 is None else block))
         elif what == "reconnect":
             self.reconnect(*arguments)
         elif what == "drain":
@@ -329,10 +390,13 @@ class Publisher:
         )
 
 
-@settings(max_examples=500, deadline=None)
+@pytest.mark.parametrize("version", [lambda: None, ClientV5], ids=["3.1.1", "5.0"])
+@settings(max_examples=250, deadline=None)
 @given(st.lists(STEPS, max_size=25))
-def test_the_same_calls_send_the_same_packets(steps: list[tuple[Any, ...]]) -> None:
-    sides = [Publisher(ClientSession), Publisher(FastClient)]
+def test_the_same_calls_send_the_same_packets(
+    version: Callable[[], Any], steps: list[tuple[Any, ...]]
+) -> None:
+    sides = [Publisher(ClientSession, version()), Publisher(FastClient, version())]
     for step in [*steps, ("reconnect", True), ("drain",), ("answer",), ("answer",), ("answer",)]:
         for side in sides:
             side.do(step)

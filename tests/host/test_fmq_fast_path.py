@@ -13,8 +13,9 @@ from pipe import drain
 
 from headwater.fmq import session as core
 from headwater.fmq import spec
-from headwater.fmq.frames import encode_frame
-from headwater_host.client.fmq.fast import FastSession
+from headwater.fmq.frames import NO_TAGS, encode_frame
+from headwater_host.client.connection import Chunks, take
+from headwater_host.client.fmq.fast import FastPath
 from headwater_host.client.fmq.ids import HostIdTable
 from tests.fuzz import target_fmq_session as target
 from tests.fuzz.target_fmq_session import AUTH_ID, SUBSCRIPTION, Watched
@@ -28,13 +29,21 @@ FILES = (
 )
 
 
-class Fast(FastSession):
-    """With the host's tables as well, of the sizes that a test wants."""
+class Fast(core.ClientSession):
+    """The core's session with the host's fast path and tables, of the sizes that a test wants."""
+
+    frames: Chunks | None = None
 
     def __init__(self, *args: Any, **options: Any):
         super().__init__(*args, **options)
+        self.fast = FastPath()
+        self.take_packets = self.fast.take_frames
         self.requests = HostIdTable(self.requests.places)
         self.taken = HostIdTable(self.taken.places)
+
+    def enqueue(self, topic: Any, payload: Any, flags: int, tags: Any = NO_TAGS) -> int:
+        found = self.fast.enqueue(self, self.frames, topic, payload, flags, tags)
+        return found or super().enqueue(topic, payload, flags, tags)
 
 
 def load(name: str) -> Any:
@@ -148,8 +157,8 @@ def published(make: Callable[..., Any], steps: list[tuple[int, int]]) -> Any:
     n = int(said[1]) & 15
     auth = said[1 : 1 + n + 11]
     buf = written(spec.ACK << 4, auth, 0, 5, True, TIME)
-    chunks: list[Any] = []
-    if isinstance(one, FastSession):
+    chunks: Chunks = []
+    if isinstance(one, Fast):
         one.frames = chunks
     out: list[Any] = []
     delivered: list[int] = []
@@ -157,8 +166,8 @@ def published(make: Callable[..., Any], steps: list[tuple[int, int]]) -> Any:
     idents: list[bytes] = []
 
     def flush() -> None:
-        if isinstance(one, FastSession):
-            one.take(chunks)
+        if isinstance(one, Fast):
+            take(one, chunks)
             out.append(b"".join(chunks))
             chunks.clear()
         else:

@@ -11,7 +11,7 @@ import pytest
 from headwater.errors import E_LIMIT, E_TOO_LARGE
 from headwater.mqtt import spec5
 from headwater_host.client.mqtt import Client, Limits, Message, SessionOptions, Version, Will
-from headwater_host.client.mqtt.versions import SESSIONS
+from headwater_host.client.mqtt.versions import VERSIONS
 from headwater_host.errors import (
     ArgumentError,
     ConnectRefusedError,
@@ -45,7 +45,7 @@ async def take(client: Client, count: int = 1) -> list[Message]:
     return await asyncio.wait_for(collect(), 200)
 
 
-@pytest.mark.parametrize("protocol", SESSIONS)
+@pytest.mark.parametrize("protocol", VERSIONS)
 async def test_messages_of_every_version(broker: Mosquitto, protocol: Version) -> None:
     async with Client(HOST, broker.port, protocol=protocol, identifier="v") as client:
         assert await client.subscribe("versions/#", 2) == (2,)

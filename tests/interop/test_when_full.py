@@ -147,7 +147,7 @@ async def test_what_may_have_been_sent_is_never_dropped(tmp_path: Path, kept: bo
 
     def silent(session: HostServerSession) -> None:
         note(session)
-        session.auto_ack = False
+        session.acks.automatic = False
 
     async with serve(silent) as server:
         client = Client(

@@ -261,7 +261,7 @@ def test_what_has_no_place_is_left_to_the_next_connection() -> None:
     e = Ends(ClientSession(b"c", 0, False, receive_window=3), ServerSession(window=16, outbox_size=8000))
     e.connect()
     ManualAck(e.client)
-    e.client.acks.leave_excess = True
+    e.client.acks.defer_excess_qos2 = True
     for n in range(8):
         # Also one that is larger than the receive buffer.
         e.from_server.publish(b"t", bytes([n]) + bytes(1000 if n == 5 else 0), 2)

@@ -110,7 +110,7 @@ class Client:
         # Of 5.0 only.
         session: Any = keeper.client.session
         self.acks = session.acks or ManualAck(session, automatic=True)
-        self.acks.leave_excess = True
+        self.acks.defer_excess_qos2 = True
         self._inner_refused: Any = None
         if session.v5 is not None:
             self._inner_refused = session.v5.on_refused

@@ -107,7 +107,7 @@ class MQTTClient:
             response_ms=self.response_ms,
         )
         session = self._session = self._client.session
-        self._acks = ManualAck(session, leave_excess=True)
+        self._acks = ManualAck(session, defer_excess_qos2=True)
         session.on_message = self._arrived
         session.on_delivered = self._delivered
         session.on_answer = self._answered

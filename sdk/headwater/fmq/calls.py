@@ -127,7 +127,7 @@ def refuse(session: "ClientSession", call: "Frame | Bytes", code: int, text: "By
         return E_ARGUMENT
     try:
         ident = bytes(call.buf[call.id_at : call.id_end]) if isinstance(call, Frame) else call
-        return session._put(
+        return session.queue_packet(
             encode_frame(session.tx, session.tx_end, session.tx_size, _ACK << 4, ident, (code, text))
         )
     except NOT_BYTES:

@@ -293,7 +293,7 @@ def take_frame(s: "ClientSession", i: int, end: int) -> int:
         # The most frequent case: a PUBLISH at QoS 0 or 1 that is not a call and is acknowledged here.
         s.source = s.receipt = 0
         if f.head & 2:
-            _deliver_1(s, f)
+            deliver_1(s, f)
         elif s.on_message is not None:
             s.on_message(f)
         return stop
@@ -354,7 +354,7 @@ def _on_bare(s: "ClientSession", kind: int) -> int:
 # -- received messages -------------------------------------------------------------------------------------------------
 
 
-def _deliver_1(s: "ClientSession", f: "Frame") -> None:
+def deliver_1(s: "ClientSession", f: "Frame") -> None:
     """``_deliver`` for a whole PUBLISH at QoS 1 that is not a call and is acknowledged here."""
     if _is_handled(s, f):
         put_answer(s, _ACK, f.buf, f.id_at, f.id_end)
@@ -764,8 +764,8 @@ class ClientSession(Endpoint):
         self.stalled = False
         #: Set by ``feed``; its caller clears it.
         self.feeding = False
-        self._takes = TAKES
-        self._take_packet = take_frame
+        self.takes = TAKES
+        self.take_packets = take_frame
         self.requests = IdTable(requests)
         # The place of AUTH.
         self._hello = 0
@@ -860,7 +860,7 @@ class ClientSession(Endpoint):
             asked = self.requests
             i = self._hello
             at = i * _ID_SIZE
-            bad = self._put(
+            bad = self.queue_packet(
                 encode_answer(self.tx, self.tx_end, self.tx_size, _ACK, asked.ids, at, at + asked.sizes[i])
             )
             if bad:
@@ -1006,7 +1006,7 @@ class ClientSession(Endpoint):
         if i < 0:
             return errors.E_AGAIN
         ident = self.ids.next(head >> 4, self.now)
-        bad = self._put(encode_frame(self.tx, self.tx_end, self.tx_size, head, ident, values))
+        bad = self.queue_packet(encode_frame(self.tx, self.tx_end, self.tx_size, head, ident, values))
         if bad:
             return bad
         asked.put(i, head >> 4 if state < 0 else state, ident, 0, len(ident))

@@ -44,14 +44,14 @@ class ManualAck:
     """Lets the application acknowledge the messages of ``session``.
 
     With ``automatic`` a message is acknowledged when ``on_message`` returns, unless that returns ``KEEP``. With
-    ``leave_excess`` a message at QoS 2 that finds no place does not end the connection: neither it nor any message at
-    QoS 2 behind it is taken (``excess`` counts them), until the next connection brings them again.
+    ``defer_excess_qos2`` a message at QoS 2 that finds no place does not end the connection: neither it nor any message
+    at QoS 2 behind it is taken (``excess`` counts them), until the next connection brings them again.
     """
 
-    def __init__(self, session: "Session", automatic: bool = False, leave_excess: bool = False):
+    def __init__(self, session: "Session", automatic: bool = False, defer_excess_qos2: bool = False):
         self.session = session
         self.automatic = automatic
-        self.leave_excess = leave_excess
+        self.defer_excess_qos2 = defer_excess_qos2
         self.excess = 0
         ids = session.open_ids
         # By place of the identifier: its state, and the epoch in which it was opened.
@@ -106,8 +106,8 @@ class ManualAck:
 
     def leaves(self) -> bool:
         """Count a message at QoS 2 that finds no place: whether the connection goes on."""
-        self.excess += self.leave_excess
-        return self.leave_excess
+        self.excess += self.defer_excess_qos2
+        return self.defer_excess_qos2
 
     def _open(self, packet_id: int) -> int:
         """Open a QoS 2 identifier: as ``Session.open_qos2``."""

@@ -91,8 +91,8 @@ class ServerSession(Session):
         self.on_unsubscribe: Callable[[Packet], object] | None = None
         self.has_session = False
         self._codes = bytearray(_MAX_FILTERS)
-        self._takes = SERVER_TAKES
-        self._handlers = SERVER_HANDLERS
+        self.takes = SERVER_TAKES
+        self.handlers = SERVER_HANDLERS
         if version is not None:
             version.attach(self)
 
@@ -101,8 +101,8 @@ class ServerSession(Session):
     ) -> None:
         """Speak another version than 3.1.1: the packet types that may arrive by state, their handlers, and the cursor
         of CONNECT. Called by the version's ``attach``."""
-        self._takes = takes
-        self._handlers = handlers
+        self.takes = takes
+        self.handlers = handlers
         self.connect_packet = connect
 
     def listen(self, now_ms: int) -> None:

@@ -143,7 +143,7 @@ class ServerV5(V5):
 
     def _put_auth(self, code: int) -> int:
         s = self.session
-        return s._put(encode_reason(s.tx, s.tx_end, s.tx_size, spec5.AUTH, 0, code, self.reply))
+        return s.queue_packet(encode_reason(s.tx, s.tx_end, s.tx_size, spec5.AUTH, 0, code, self.reply))
 
     def continue_auth(self, p: "Packet5") -> int:
         """Go on with the authentication that AUTH belongs to: 0, an error, or LATER."""

@@ -44,6 +44,7 @@ from headwater.connection import (
     RamOutbox,
     RxBuf,
     go_behind,
+    was_sent,
 )
 from headwater.mqtt.packets import (
     MESSAGE,
@@ -102,7 +103,7 @@ _ACK_SIZE = const(4)
 _PUBACK_HEAD = const(0x40)
 # Packet Identifier not found (5.0, 2.4).
 _NOT_FOUND = const(0x92)
-# In ``_takes``: the bit of PUBLISH. Where it is taken, PUBACK is.
+# In ``takes``: the bit of PUBLISH. Where it is taken, PUBACK is.
 _TAKES_PUBLISH = const(8)
 _DUP = const(8)
 _MAX_PACKET = const(268435460)
@@ -210,7 +211,7 @@ class Session(Endpoint):
         self.ready: Bytes = NO_TOPIC
         self.ready_at = 0
         # Releasing the ids of a forgotten life: answers still awaited, and the last id asked for.
-        self._sweep = self._swept = 0
+        self.sweep = self._swept = 0
         self.rx = rx
         self.packet = Packet(rx.buf, check) if self.v5 is None else self.v5.cursor(rx.buf, check)
         # Above the receive buffer's capacity no packet is taken whole, even when all of it happens to be there.
@@ -221,7 +222,7 @@ class Session(Endpoint):
         #: Messages larger than the buffer that were skipped, and repetitions at QoS 2 that were not delivered.
         self.skipped = self.duplicates = 0
         # Parses packets for ``Endpoint.feed``.
-        self._take_packet = _take_packets
+        self.take_packets = take_packets
         #: Whether what was read waits for room to answer it; ``feed(0)`` goes on once something was sent.
         self.stalled = False
         #: From ``feed`` on until its caller clears it: so that a caller notices when a handler calls it again.
@@ -243,8 +244,8 @@ class Session(Endpoint):
         self.large = LargeMessage()
         self.close_large: Callable[[bool], None] = self.large.close
         # The packet types that may arrive, by state, and the function that handles each type.
-        self._takes: tuple[int, ...] = (0, 0, 0, 0, 0)
-        self._handlers: tuple[Callable[[Any, Any], int], ...] = ()
+        self.takes: tuple[int, ...] = (0, 0, 0, 0, 0)
+        self.handlers: tuple[Callable[[Any, Any], int], ...] = ()
 
     # -- the connection ------------------------------------------------------------------------------------------------
 
@@ -326,7 +327,7 @@ class Session(Endpoint):
                 # hold QoS 2 messages of it under ids that are about to be used again, and would take the new ones for
                 # repetitions. So before the first of them every id is released; an id that was not held is answered as
                 # well (4.3.3). Not sooner: a server that knows no QoS 2 does not know PUBREL either.
-                self._sweep = box.slots if session_present and box.fresh else 0
+                self.sweep = box.slots if session_present and box.fresh else 0
                 self._swept = 0
                 if box.fresh and not session_present and box.settle():
                     self.fail(errors.E_STORE)
@@ -362,7 +363,7 @@ class Session(Endpoint):
                 return LATER if self.tx_end else i
             deliver(self, self.on_message, p, i, p.packet_id)
         elif p.head & 2:
-            _deliver_1(self, p)
+            deliver_1(self, p)
         elif self.on_message is not None:
             self.on_message(p)
         return 0
@@ -539,7 +540,7 @@ class Session(Endpoint):
         elif code or properties:
             bad = errors.E_ARGUMENT
         elif self.state == ONLINE:
-            bad = self._put(encode_bare(self.tx, self.tx_end, self.tx_size, _DISCONNECT))
+            bad = self.queue_packet(encode_bare(self.tx, self.tx_end, self.tx_size, _DISCONNECT))
         else:
             bad = 0
         if bad == 0:
@@ -547,8 +548,9 @@ class Session(Endpoint):
             self.event(FINISH)
         return bad  # type: ignore[no-any-return]
 
-    def _put(self, end: int) -> int:
-        return errors.E_TOO_LARGE if end - self.tx_end > self.most else super()._put(end)
+    def queue_packet(self, end: int) -> int:
+        """As ``Endpoint.queue_packet``; E_TOO_LARGE also for what the peer does not accept."""
+        return errors.E_TOO_LARGE if end - self.tx_end > self.most else super().queue_packet(end)
 
     def _put_ahead(self) -> int:
         """PUBREL for what was answered with PUBREC, whatever the window (5.0, 4.9); then, and with the first message at
@@ -565,14 +567,14 @@ class Session(Endpoint):
                 self._ahead -= 1
                 if self._ahead == 1:
                     go_behind(self, box.head - 1, box.count + 1)
-            elif self._sweep and box.state[i] == _AT2:
+            elif self.sweep and box.state[i] == _AT2:
                 # What is under way is acknowledged first: its ids are among these.
                 if self.in_flight or self._swept == box.slots:
                     break
                 self._swept += 1
                 put_ack(self, _PUBREL, self._swept)
             else:
-                if not self._sweep:
+                if not self.sweep:
                     self._ahead = 0
                 return self.tx_end
         return self.tx_end or -1
@@ -581,9 +583,9 @@ class Session(Endpoint):
 
     def _stray(self, packet_type: int, packet_id: int) -> None:
         """An acknowledgement of what is not under way."""
-        if self._sweep and packet_type == _PUBCOMP and packet_id <= self.outbox.slots:
-            self._sweep -= 1
-            if not self._sweep and self.outbox.settle():
+        if self.sweep and packet_type == _PUBCOMP and packet_id <= self.outbox.slots:
+            self.sweep -= 1
+            if not self.sweep and self.outbox.settle():
                 self.fail(errors.E_STORE)
             return
         self.strays += 1
@@ -649,16 +651,7 @@ def _renew(box: "Outbox") -> None:
             box.buf[box.at[i]] &= 255 - _DUP
 
 
-def was_sent(s: Session, i: int) -> bool:
-    """Whether this connection has sent entry ``i`` to its last byte: only then can it be acknowledged."""
-    box = s.outbox
-    i -= box.head
-    if i < 0:
-        i += box.slots
-    return i < box.count - s._unsent
-
-
-def _take_packets(s: Session, i: int, end: int) -> int:
+def take_packets(s: Session, i: int, end: int) -> int:
     """Take frequent packets (short whole PUBLISH, PUBACK), as many as there are, then one of any kind.
 
     A board's throughput is decided here. Returns the offset reached: that of a packet that has to wait for bytes or for
@@ -666,7 +659,7 @@ def _take_packets(s: Session, i: int, end: int) -> int:
     """
     if s.large.left:
         return _go_on_large(s, i, end)
-    if not s._takes[s.state] & _TAKES_PUBLISH:
+    if not s.takes[s.state] & _TAKES_PUBLISH:
         return _packet(s, i, end)
     p = s.packet
     epoch = s.epoch
@@ -695,7 +688,7 @@ def _take_packets(s: Session, i: int, end: int) -> int:
                 if s.on_message is not None:
                     s.on_message(p)
             elif p.head & 2 and s.acks is None:
-                _deliver_1(s, p)
+                deliver_1(s, p)
             elif s._take(p):
                 break
             i = stop
@@ -712,7 +705,7 @@ def _packet(s: Session, i: int, end: int) -> int:
     if stop <= 0:
         return s.fail(stop) if stop else i
     kind = p.head >> 4
-    if not s._takes[s.state] >> kind & 1:
+    if not s.takes[s.state] >> kind & 1:
         return s.fail(errors.E_UNEXPECTED)
     if s.tx_size - s.tx_end < _ACK_SIZE:
         s.stalled = True
@@ -723,7 +716,7 @@ def _packet(s: Session, i: int, end: int) -> int:
         return i
     # The packet is taken, even when its handler raises.
     s.rx.start = stop
-    bad = s._handlers[kind](s, p)
+    bad = s.handlers[kind](s, p)
     if bad < 0:
         return s.fail(bad)
     if bad:
@@ -863,7 +856,7 @@ def deliver(
         put_ack(s, _PUBACK, packet_id)
 
 
-def _deliver_1(s: Session, p: Packet) -> None:
+def deliver_1(s: Session, p: Packet) -> None:
     """As ``deliver``, for a message at QoS 1 that is whole."""
     packet_id = p.packet_id
     epoch = s.epoch
@@ -884,7 +877,7 @@ def _deliver_1(s: Session, p: Packet) -> None:
 
 
 def refuse(s: Session, p: Packet) -> int:
-    """Stand where a packet type is never accepted: ``_takes`` has refused it before."""
+    """Stand where a packet type is never accepted: ``takes`` has refused it before."""
     return errors.E_UNEXPECTED
 
 
@@ -1000,8 +993,8 @@ class ClientSession(Session):
         self.protocol = PROTOCOL
         self._will_properties: Bytes = b""
         self._check_filter: NameCheck = check_filter
-        self._takes = CLIENT_TAKES
-        self._handlers = CLIENT_HANDLERS
+        self.takes = CLIENT_TAKES
+        self.handlers = CLIENT_HANDLERS
         if version is not None:
             version.attach(self)
 
@@ -1017,8 +1010,8 @@ class ClientSession(Session):
         may arrive by state, their handlers, and an empty property block. Called by the version's ``attach``."""
         self.protocol = protocol
         self._check_filter = check
-        self._takes = takes
-        self._handlers = handlers
+        self.takes = takes
+        self.handlers = handlers
         self._will_properties = no_properties
 
     def set_will(
@@ -1120,7 +1113,7 @@ class ClientSession(Session):
         packet_id = self._request_id()
         if packet_id < 0:
             return packet_id
-        bad = self._put(
+        bad = self.queue_packet(
             encode_subscribe(self.tx, self.tx_end, self.tx_size, packet_id, topic_filter, qos, properties)
         )
         return bad or self._requested(packet_id, answer, 1)

@@ -7,7 +7,7 @@ of packets that it brings. ``server5.ServerV5`` is the server's.
 """
 
 from headwater import errors
-from headwater.connection import AT1, AT2, CONNECTING, DONE, ONLINE
+from headwater.connection import AT1, AT2, CONNECTING, DONE, ONLINE, was_sent
 from headwater.mqtt import spec5
 from headwater.mqtt.packets import decode_ack, decode_connack
 from headwater.mqtt.properties import (
@@ -25,7 +25,7 @@ from headwater.mqtt.properties import (
     skip,
     unshared,
 )
-from headwater.mqtt.session import CLIENT_HANDLERS, CLIENT_TAKES, LATER, on_ack, on_pubrel, put_ack, was_sent
+from headwater.mqtt.session import CLIENT_HANDLERS, CLIENT_TAKES, LATER, on_ack, on_pubrel, put_ack
 from headwater.wire import NOT_BYTES, const, get_u16, put_varint
 
 TYPE_CHECKING = False
@@ -269,10 +269,10 @@ class V5:
         A reason string and user properties must not make it too large (3.14.2-3 and -4, 3.15.2-2 and -3).
         """
         s = self.session
-        bad = s._put(encode_reason(s.tx, s.tx_end, s.tx_size, packet_type, 0, code, properties))
+        bad = s.queue_packet(encode_reason(s.tx, s.tx_end, s.tx_size, packet_type, 0, code, properties))
         if bad == errors.E_TOO_LARGE:
             properties = _without_texts(properties)
-            bad = s._put(encode_reason(s.tx, s.tx_end, s.tx_size, packet_type, 0, code, properties))
+            bad = s.queue_packet(encode_reason(s.tx, s.tx_end, s.tx_size, packet_type, 0, code, properties))
         return bad
 
     # -- publishing ----------------------------------------------------------------------------------------------------

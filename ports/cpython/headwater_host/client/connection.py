@@ -16,7 +16,7 @@ from headwater.errors import E_CLOSED, E_STORE
 
 if TYPE_CHECKING:
     from headwater.connection import RxBuf
-    from headwater.types import Outbox
+    from headwater.types import Bytes, Outbox
 
 #: How often, in seconds, a connection looks at the clock at least.
 TICK = 0.5
@@ -65,7 +65,9 @@ class Driven(Protocol):
     stalled: bool
     rx: "RxBuf"
     outbox: "Outbox"
-    #: As of ``fast.FastEndpoint``.
+    out_buf: "Bytes"
+    out_at: int
+    #: Takes whole packets that can leave at once.
     frames: Chunks | None
 
     def feed(self, n: int, /) -> int:
@@ -84,8 +86,12 @@ class Driven(Protocol):
         """The transport is gone."""
         ...
 
-    def take(self, chunks: Chunks, /) -> None:
-        """Append a copy of everything that can be sent; it counts as sent."""
+    def out(self) -> int:
+        """As of ``headwater.connection.Endpoint``, and so is ``sent``."""
+        ...
+
+    def sent(self, k: int, /) -> int:
+        """The transport took ``k`` bytes."""
         ...
 
 
@@ -271,7 +277,7 @@ class Connection(asyncio.BufferedProtocol):
         if self._over:
             return
         chunks = self._chunks
-        self.session.take(chunks)
+        take(self.session, chunks)
         if not chunks:
             return
         data = chunks[0] if len(chunks) == 1 else b"".join(chunks)
@@ -440,3 +446,12 @@ class Connection(asyncio.BufferedProtocol):
             finally:
                 if self.transport is not None:
                     self.transport.abort()
+
+
+def take(session: Driven, chunks: Chunks) -> None:
+    """Append a copy of everything that the session can send, which then counts as sent."""
+    n = session.out()
+    while n > 0:
+        at = session.out_at
+        chunks.append(session.out_buf[at : at + n])
+        n = session.sent(n)

@@ -9,7 +9,6 @@ from headwater import errors
 from headwater.mqtt import spec, spec5
 from headwater_host.capture.format import MAX_FRAME
 from headwater_host.client.mqtt import Client, ConnectionOptions, Limits, SessionOptions, Version
-from headwater_host.client.mqtt.session import HostClientSession5
 from headwater_host.client.reconnect import Pauses
 from headwater_host.errors import ClientError, ConnectRefusedError
 from headwater_host.gateway.client_source import QUIET, RECONNECT, ClientSource, Skip
@@ -221,7 +220,7 @@ class BrokerSource(ClientSource):
     def _tell_expiry(self) -> None:
         """Log once for how long the broker keeps the session if that is less than CONNECT asks for."""
         session = self._client.session
-        if not isinstance(session, HostClientSession5):
+        if session.v5 is None:
             return
         seconds = session.v5.limits[spec5.SESSION_EXPIRY_INTERVAL]
         if seconds == self._told_expiry or not 0 <= seconds < _YEAR_S:

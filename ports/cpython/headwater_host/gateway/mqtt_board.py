@@ -35,7 +35,7 @@ class MqttBoard(SerialLine):
     def __init__(self, recorder: Recorder, config: SerialConfig):
         super().__init__(recorder, config)
         self._session = session = HostServerSession(max_packet=MAX_FRAME)
-        session.auto_ack = False
+        session.acks.automatic = False
         session.on_connect = self._on_connect
         session.on_subscribe = self._on_subscribe
         session.on_message = self._on_message

@@ -8,10 +8,11 @@ from headwater.connection import ONLINE
 from headwater.fmq import frames
 from headwater.fmq.frames import NO_TAGS
 from headwater.fmq.names import REASONS
-from headwater.fmq.session import LIVE, WAITS_1
+from headwater.fmq.session import LIVE, WAITS_1, ClientSession
 from headwater.fmq.spec import ACK, HEADER_SIZE, PINGREQ, PUBLISH
 from headwater.streaming import stream_to
-from headwater_host.client.fmq.fast import FastSession, front, length
+from headwater_host.client.connection import Chunks
+from headwater_host.client.fmq.fast import FastPath, front, length
 from headwater_host.client.fmq.ids import ClockIdMaker, HostIdTable
 from headwater_host.client.fmq.store import FmqOutbox
 from headwater_host.client.outbox import GrowingOutbox
@@ -36,7 +37,7 @@ _TX = 1 << 16
 _AROUND = 128
 
 
-class HostSession(FastSession):
+class HostSession(ClientSession):
     """A client's session on a host.
 
     - ``max_body``: the limit of messages that are received whole; larger ones go to ``sink`` or are skipped.
@@ -47,6 +48,9 @@ class HostSession(FastSession):
 
     GREETING = "AUTH"
     REASONS = REASONS
+
+    #: Takes whole frames that can leave at once; None: they leave through ``out``.
+    frames: Chunks | None = None
 
     def __init__(
         self,
@@ -82,6 +86,8 @@ class HostSession(FastSession):
             rx=GrowingRxBuf(_RX, max(_RX, max_body + HEADER_SIZE)),
             outbox=box,
         )
+        self._fast = FastPath()
+        self.take_packets = self._fast.take_frames
         self.ids = ClockIdMaker(kept.process, kept.ceiling, kept.keep_ids) if kept else ClockIdMaker()
         self.process = kept.process if kept else b""
         self.requests = HostIdTable(REQUESTS)
@@ -115,6 +121,11 @@ class HostSession(FastSession):
         return super().connect(now_ms)
 
     # -- out -----------------------------------------------------------------------------------------------------------
+
+    def enqueue(self, topic: "Bytes", payload: "Bytes", flags: int, tags: "Bytes" = NO_TAGS) -> int:
+        """Publish, with QoS and RETAIN as in PUBLISH's first byte. Returns as ``publish``."""
+        number = self._fast.enqueue(self, self.frames, topic, payload, flags, tags)
+        return number or super().enqueue(topic, payload, flags, tags)
 
     def offer(self, topic: bytes, payload: "Bytes", qos: int, retain: bool, tags: bytes | None = None) -> int:
         """Publish; E_WINDOW instead of E_TOO_LARGE for a message that an empty outbox could hold."""
@@ -159,7 +170,7 @@ class HostSession(FastSession):
         if i < 0 or taken.state[i] != WAITS_1 or self.state != ONLINE:
             return errors.E_UNKNOWN_ID
         head = ACK << 4
-        bad = self._put(
+        bad = self.queue_packet(
             frames.encode_frame(self.tx, self.tx_end, self.tx_size, head, taken.ident(i), (code,))
         )
         if bad == 0:

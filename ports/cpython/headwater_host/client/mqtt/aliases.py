@@ -1,4 +1,4 @@
-"""Topic aliases on a computer (MQTT 5.0, section 3.3.2.3.4), of topics of any length, in either direction."""
+"""Topic aliases on a computer (MQTT 5.0, section 3.3.2.3.4), for topics of any length, in both directions."""
 
 from typing import TYPE_CHECKING
 
@@ -16,14 +16,14 @@ _LONGEST = 65535
 _PROPERTY = 3
 
 
-class HostAliases(IncomingAliases):
-    """As of the core, for ``count`` topics; they are objects, and room is needed only for one that is called for.
+class HostIncomingAliases(IncomingAliases):
+    """The core's table, with a dictionary for ``count`` topics.
 
-    That room is behind the receive buffer, as the core's is, so that a packet's topic is at an offset of one buffer.
+    The topic of the packet at hand is copied behind the receive buffer, where the core expects it.
     """
 
     def __init__(self, count: int):
-        # Not the base's, which sets room aside for each.
+        # The base's constructor is not called, because it reserves room for each topic.
         if not 0 < count < 65536:
             raise ValueError("1 to 65535 topics")
         self.count = count
@@ -31,15 +31,15 @@ class HostAliases(IncomingAliases):
         self._topics: dict[int, bytes] = {}
 
     def attach(self, rx: RxBuf) -> None:
-        """As of the core."""
+        """Use the room behind a receive buffer."""
         self._rx = rx
 
     def clear(self) -> None:
-        """As of the core."""
+        """Forget all topics: a connection begins."""
         self._topics.clear()
 
     def resolve(self, p: Packet5) -> int:
-        """As of the core: 0 or E_ALIAS."""
+        """Set the topic of a PUBLISH that has a topic alias: 0 or E_ALIAS."""
         p.bad_at = find(p.buf, p.props_at, p.props_end, TOPIC_ALIAS)
         alias = get_u16(p.buf, p.bad_at)
         if not 0 < alias <= self.count:
@@ -57,23 +57,23 @@ class HostAliases(IncomingAliases):
         return 0
 
 
-class Numbers(OutgoingAliases):
-    """As of the core, which searches from the first topic on; here there may be thousands."""
+class HostOutgoingAliases(OutgoingAliases):
+    """The core's table, with a dictionary in place of a search."""
 
     def __init__(self, count: int):
         super().__init__(count)
-        self._numbers: dict[Bytes, int] = {}
+        self._aliases: dict[Bytes, int] = {}
 
     def reset(self, limit: int) -> None:
-        """As of the core."""
-        self._numbers.clear()
+        """Begin a connection over which the server accepts ``limit`` aliases."""
+        self._aliases.clear()
         self._limit = min(limit, self.count)
 
     def choose(self, topic: "Bytes", block: "Bytes") -> bool:
-        """As of the core."""
-        alias = self._numbers.get(topic)
+        """Choose an alias for a message, and set ``topic`` and ``block`` accordingly. Returns False if none is left."""
+        alias = self._aliases.get(topic)
         self.new = alias is None
-        self.alias = alias or len(self._numbers) + 1
+        self.alias = alias or len(self._aliases) + 1
         if self.alias > self._limit:
             return False
         self.topic = topic if self.new else b""
@@ -82,9 +82,9 @@ class Numbers(OutgoingAliases):
         return True
 
     def sent(self, topic: "Bytes") -> None:
-        """As of the core."""
+        """Record the chosen alias: the message with topic and alias was sent."""
         if self.new:
-            self._numbers[topic] = self.alias
+            self._aliases[topic] = self.alias
 
     def _with_alias(self, block: bytes) -> bytes:
         """Return a property block with the alias chosen last in front."""

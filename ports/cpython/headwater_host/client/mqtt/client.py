@@ -23,7 +23,7 @@ from headwater_host.client.base import check_client, identifier_of, routes_of
 from headwater_host.client.delivery import Delivery
 from headwater_host.client.mqtt.messages import Message
 from headwater_host.client.mqtt.options import Limits, ProtocolLevel, SessionOptions, Version
-from headwater_host.client.mqtt.session import HostClient, HostClientSession5
+from headwater_host.client.mqtt.session import HostClientSession
 from headwater_host.client.mqtt.subscriptions import Subscribing
 from headwater_host.client.mqtt.versions import make_session, open_store, version_of
 from headwater_host.client.options import ConnectionOptions
@@ -66,7 +66,7 @@ class Client(Subscribing):
     ``headwater_host.client.blocking``.
     """
 
-    session: HostClient
+    session: HostClientSession
 
     def __init__(
         self,
@@ -106,7 +106,7 @@ class Client(Subscribing):
         super().__init__(made, routes, name, session, limits, timeout, reconnect, store, logger)
         self.protocol = version
         made.on_message = self._on_message
-        if isinstance(made, HostClientSession5):
+        if made.v5 is not None:
             made.v5.on_refused = self._on_refused
             made.v5.on_reason = self._send_path.reason
             made.on_message = self._on_message5

@@ -1,39 +1,36 @@
 """The fast path of MQTT's session on CPython.
 
-A board must not allocate, so the core writes packets in place and reads them byte by byte. Here an object costs less
-than a few steps of the interpreter: what was read is copied once and sliced, what is sent is joined. The state is the
-core's, and so is every decision; whatever is unusual about a packet is left to the core, which finds everything as it
-would have been, and says what is wrong.
+The core writes packets in place and reads them byte by byte, because a board must not allocate. On CPython an object
+costs less than a few steps of the interpreter, so received bytes are copied once and sliced, and sent bytes are joined.
+State and decisions are the core's; all other packets are left to it.
 
-The portable tests of the session run over both ways (``tests/host/test_fast_path.py``).
+The portable tests of the session run over both paths (``tests/host/test_fast_path.py``).
 """
 
 from functools import lru_cache
-from struct import Struct
 from typing import TYPE_CHECKING, Any
 
 from headwater import errors
-from headwater.mqtt import packets, spec
-from headwater.mqtt.manual_ack import KEEP, ManualAck
-from headwater.mqtt.session import Session, acknowledged
+from headwater.mqtt import packets, session, spec
+from headwater.mqtt.session import acknowledged, deliver_1
 from headwater.wire import put_varint
 from headwater_host.topics import check_name
 
 if TYPE_CHECKING:
+    from headwater.mqtt.session import Session
     from headwater.types import Bytes
+    from headwater_host.client.connection import Chunks
 
 _PUBLISH_BIT = 1 << spec.PUBLISH
 _ACK_SIZE = 4
 _PUBACK = spec.PUBACK << 4
-_PUBACK_HEAD = _PUBACK << 8 | 2
-_put = Struct(">HH").pack_into
-# Above this, what was read is not copied: it is mostly one large packet, of which there is more with every read.
+# More received bytes are not copied: they are mostly one large packet that grows with every read.
 _COPY = 1 << 17
-# So many topics that were found right are remembered, unless they are longer.
+# How many topics are remembered as valid, and their maximum length.
 _TOPICS = 4096
 _REMEMBERED = 256
 
-# By first byte: what the loop below does with a packet. The rest is the core's.
+# What the fast path does with a packet, by its first byte.
 _LEAVE, _DELIVER, _ANSWER, _ACKNOWLEDGED, _HANDLE = range(5)
 _MESSAGES = (_DELIVER, _ANSWER)
 _WAYS = bytearray(256)
@@ -49,9 +46,9 @@ for _kind in (spec.PUBREC, spec.PUBREL, spec.PUBCOMP):
 
 @lru_cache(maxsize=_TOPICS)
 def publish_front(topic: bytes, size: int, flags: int) -> bytes:
-    """What stands before packet id and payload in a PUBLISH with ``size`` bytes of payload; b"" if there can be none.
+    """Encode what precedes packet identifier and payload in a PUBLISH; b"" if the message is not valid.
 
-    ``flags`` are QoS and RETAIN as in the first byte.
+    ``size`` is that of properties and payload, ``flags`` are QoS and RETAIN as in the first byte.
     """
     t = len(topic)
     n = t + size + (4 if flags > 1 else 2)
@@ -65,38 +62,28 @@ def publish_front(topic: bytes, size: int, flags: int) -> bytes:
     return bytes(front[: at + 2]) + topic
 
 
-class FastEndpoint(Session):
-    """``Session`` with these send and receive paths."""
+class FastPath:
+    """The fast path of one session, which uses ``enqueue`` and has ``take_packets`` in place of the core's."""
 
-    #: Where a message at QoS 1 or 2 that can leave at once is put, as a whole packet; None: it leaves through ``out``.
-    frames: "list[bytes | bytearray | memoryview] | None" = None
-
-    def __init__(self, *args: Any, **options: Any):
-        super().__init__(*args, **options)
+    def __init__(self) -> None:
         self._known: set[bytes] = set()
 
-    acks: "ManualAck | None"
+    # -- send path -----------------------------------------------------------------------------------------------------
 
-    @property
-    def auto_ack(self) -> bool:
-        """Whether a message at QoS 1 or 2 is acknowledged when its handler returns."""
-        return self.acks is None or self.acks.automatic
+    def enqueue(
+        self,
+        s: "Session",
+        frames: "Chunks | None",
+        topic: "Bytes",
+        payload: "Bytes",
+        flags: int,
+        properties: "Bytes",
+    ) -> int:
+        """Enqueue a QoS 1 or 2 message: its packet identifier or E_STORE; 0 if the core must handle the message.
 
-    @auto_ack.setter
-    def auto_ack(self, on: bool) -> None:
-        assert self.acks is not None
-        self.acks.automatic = on
-
-    def acknowledge(self, packet_id: int, qos: int, epoch: int, code: int = 0) -> int:
-        """Acknowledge a message: as ``ManualAck.acknowledge``."""
-        assert self.acks is not None
-        return self.acks.acknowledge(packet_id, qos, epoch, code)
-
-    # -- out -----------------------------------------------------------------------------------------------------------
-
-    def enqueue(self, topic: "Bytes", payload: "Bytes", flags: int, properties: "Bytes" = b"") -> int:
-        """As the core's."""
-        v5 = self.v5
+        A message that can leave now is appended to ``frames`` as a whole packet.
+        """
+        v5 = s.v5
         if (
             flags < 2
             or type(topic) is not bytes
@@ -105,77 +92,60 @@ class FastEndpoint(Session):
             or type(properties) is not bytes
             or (v5.prepare(topic, flags, properties) < 0 if v5 is not None else properties)
         ):
-            return super().enqueue(topic, payload, flags, properties)
+            return 0
         block = v5.block if v5 is not None else b""
         front = publish_front(topic, len(payload) + len(block), flags)
-        box = self.outbox
+        box = s.outbox
         n = len(front) + 2 + len(block) + len(payload)
-        at = box.reserve(n) if front and n <= self.most else -1
+        at = box.reserve(n) if front and n <= s.most else -1
         if at < 0:
-            return super().enqueue(topic, payload, flags, properties)
+            return 0
         packet_id = box.next + 1
         frame = b"".join((front, packet_id.to_bytes(2, "big"), block, payload))
         box.buf[at : at + n] = frame
         if box.commit(n, flags >> 1) < 0:
             return errors.E_STORE
-        if self.frames is None or (self._sweep and flags > 3) or not self.send_whole(at):
-            self._unsent += 1
-        else:
-            self.frames.append(frame)
+        # PUBREL for the identifiers of a forgotten session precedes the first QoS 2 message (``Session.sweep``).
+        if s.send_whole(at, frames is not None and not (s.sweep and flags > 3)) and frames is not None:
+            frames.append(frame)
         return packet_id
 
-    def take(self, chunks: "list[bytes | bytearray | memoryview]") -> None:
-        """Append a copy of everything that can be sent; it counts as sent."""
-        n = self.out()
-        while n > 0:
-            at = self.out_at
-            chunks.append(self.out_buf[at : at + n])
-            n = self.sent(n)
+    # -- receive path --------------------------------------------------------------------------------------------------
 
-    # -- in ------------------------------------------------------------------------------------------------------------
-
-    def feed(self, n: int) -> int:
-        """As the core's."""
-        rx = self.rx
-        at = rx.start
+    def take_packets(self, s: "Session", i: int, end: int) -> int:
+        """Take frequent packets, then let the core take the next one: the offset reached, negative at the end."""
         # A handler may have begun another connection, and feed it.
-        self.packet.buf = rx.buf
+        s.packet.buf = s.rx.buf
         if (
-            not n
-            or self.status
-            or self.large.left
-            or not self._takes[self.state] & _PUBLISH_BIT
-            or not self.packet.short
+            end - i >= _ACK_SIZE
+            and end <= _COPY
+            and _WAYS[s.rx.buf[i]]
+            and not s.large.left
+            and s.takes[s.state] & _PUBLISH_BIT
+            and s.packet.short
         ):
-            return super().feed(n)
-        if rx.gap:
-            rx.join(n)
-        rx.end = end = rx.end + n
-        self.rx_time = self.now
-        if end <= _COPY and end - at >= _ACK_SIZE and _WAYS[rx.buf[at]]:
-            if self._take_many(bytes(memoryview(rx.buf)[:end]), at, end):
-                # The connection is over, or another one.
-                return super().feed(0)
-            if rx.start == end and self.v5 is None:
-                self.stalled = False
-                return 0
-        return super().feed(0)
+            epoch = s.epoch
+            i = self._take_many(s, bytes(memoryview(s.rx.buf)[:end]), i, end)
+            if s.epoch != epoch:
+                return -1
+        return session.take_packets(s, i, end) if i < end else i
 
-    def _take_many(self, data: bytes, i: int, end: int) -> bool:
-        """Take packets as long as they are whole and of the usual kinds, and set ``rx.start``: whether the connection
-        has ended meanwhile. ``data`` is what the receive buffer holds, from its beginning on; ``i`` where to start.
+    def _take_many(self, s: "Session", data: bytes, i: int, end: int) -> int:
+        """Take whole packets of the frequent kinds: the offset reached.
+
+        ``data`` is the content of the receive buffer from its beginning, ``i`` the offset where to start.
         """
-        p = self.packet
-        rx = self.rx
-        five: Any = p if self.v5 is not None else None
-        aliased = five is not None and self.v5.aliases_in is not None
+        p = s.packet
+        rx = s.rx
+        five: Any = p if s.v5 is not None else None
+        aliased = five is not None and s.v5.aliases_in is not None
         check = p.check
         known = self._known
-        epoch = self.epoch
+        epoch = s.epoch
         capacity = rx.capacity
         p.buf = data
         try:
-            while end - i >= _ACK_SIZE:
+            while end - i >= _ACK_SIZE and s.epoch == epoch:
                 head = data[i]
                 way = _WAYS[head]
                 at = i + 2
@@ -193,7 +163,7 @@ class FastEndpoint(Session):
                     if way == _ANSWER:
                         payload_at += 2
                         packet_id = data[topic_end] << 8 | data[topic_end + 1] if payload_at <= stop else 0
-                        if not packet_id or self.tx_size - self.tx_end < _ACK_SIZE:
+                        if not packet_id or s.tx_size - s.tx_end < _ACK_SIZE:
                             break
                     elif payload_at > stop:
                         break
@@ -214,49 +184,31 @@ class FastEndpoint(Session):
                     if five is not None and (payload_at == stop or five.publish_block(payload_at, stop)):
                         # Malformed, or with a topic alias.
                         break
-                    # The packet is taken, even when its handler raises.
+                    # The packet counts as taken even if its handler raises.
                     rx.start = i = stop
-                    if way == _DELIVER:
-                        if self.on_message is not None:
-                            self.on_message(p)
-                    else:
-                        # As ``ManualAck.take``.
-                        auto_ack = self.auto_ack
-                        self.unanswered += 1
-                        if self.on_message is not None:
-                            self.tx_size -= _ACK_SIZE
-                            try:
-                                if self.on_message(p) == KEEP:
-                                    auto_ack = False
-                            finally:
-                                if self.epoch == epoch:
-                                    self.tx_size += _ACK_SIZE
-                        if self.epoch == epoch and auto_ack:
-                            self.unanswered -= 1
-                            _put(self.tx, self.tx_end, _PUBACK_HEAD, packet_id)
-                            self.tx_end += _ACK_SIZE
+                    if way == _ANSWER and s.acks is None:
+                        deliver_1(s, p)
+                    elif way == _ANSWER:
+                        s.acks.take(p)
+                    elif s.on_message is not None:
+                        s.on_message(p)
                 elif way == _ACKNOWLEDGED and size == 2:
                     rx.start = stop
-                    if not acknowledged(self, data, at):
+                    if not acknowledged(s, data, at):
                         break
                     i = stop
                 elif way == _HANDLE and (size == 2 or head >> 4 == spec.PUBLISH):
-                    if self.tx_size - self.tx_end < _ACK_SIZE:
-                        break
-                    if aliased and head >> 4 == spec.PUBLISH:
+                    if s.tx_size - s.tx_end < _ACK_SIZE or (aliased and head >> 4 == spec.PUBLISH):
                         break
                     p.head = head
                     p.body = at
                     p.end = rx.start = stop
-                    if self._handlers[head >> 4](self, p) and self.epoch == epoch:
-                        # The core will find the same, and say so.
+                    if s.handlers[head >> 4](s, p) and s.epoch == epoch:
+                        # The core reports the error.
                         break
                     i = stop
                 else:
                     break
-                if self.epoch != epoch:
-                    return True
         finally:
             p.buf = rx.buf
-        rx.start = i
-        return False
+        return i

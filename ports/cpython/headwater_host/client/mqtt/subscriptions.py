@@ -21,7 +21,7 @@ from headwater_host.client.connection import TICK
 from headwater_host.client.mqtt.filters import Filters, filters_of
 from headwater_host.client.mqtt.messages import Message
 from headwater_host.client.mqtt.options import SessionOptions
-from headwater_host.client.mqtt.session import HostClient, HostClientSession5
+from headwater_host.client.mqtt.session import HostClientSession
 from headwater_host.client.route import Route
 from headwater_host.errors import (
     ArgumentError,
@@ -80,11 +80,11 @@ class _Filter:
 class Subscribing(BaseClient[Properties | None, Message, None]):
     """The part of the MQTT client that subscribes."""
 
-    session: HostClient
+    session: HostClientSession
 
     def __init__(
         self,
-        session: HostClient,
+        session: HostClientSession,
         routes: Sequence[Route],
         identifier: str,
         options: SessionOptions,
@@ -132,7 +132,7 @@ class Subscribing(BaseClient[Properties | None, Message, None]):
         """
         wanted = filters_of(topic, qos)
         check_whole("options", options, 0, 0xFF)
-        if options and not isinstance(self.session, HostClientSession5):
+        if options and self.session.v5 is None:
             raise ArgumentError("options of a subscription need MQTT 5.0")
         block = self.session.block_of(properties, spec.SUBSCRIBE)
         again = self._policy is not None

@@ -1,18 +1,16 @@
 """Create the session for an MQTT version and options."""
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, get_args
 
 from headwater.mqtt import properties as props
 from headwater.mqtt import spec, spec5
+from headwater.mqtt.v5 import ClientV5
+from headwater.mqtt.v31 import V31
 from headwater.names5 import PROPERTIES
 from headwater_host.arguments import check_whole, string_field
-from headwater_host.client.mqtt.options import Limits, SessionOptions
-from headwater_host.client.mqtt.session import (
-    HostClient,
-    HostClientSession,
-    HostClientSession5,
-    HostClientSession31,
-)
+from headwater_host.client.mqtt.aliases import HostIncomingAliases, HostOutgoingAliases
+from headwater_host.client.mqtt.options import Limits, SessionOptions, Version
+from headwater_host.client.mqtt.session import HostClientSession
 from headwater_host.client.payload import Will, payload_bytes
 from headwater_host.client.rxbuf import MAX_PACKET, SMALLEST
 from headwater_host.errors import ArgumentError
@@ -22,11 +20,7 @@ from headwater_host.topics import topic_bytes
 if TYPE_CHECKING:
     from headwater_host.client.store import SqliteOutbox
 
-SESSIONS: dict[str, type[HostClient]] = {
-    "3.1": HostClientSession31,
-    "3.1.1": HostClientSession,
-    "5.0": HostClientSession5,
-}
+VERSIONS: tuple[str, ...] = get_args(Version)
 _CONNECT = 1 << spec.CONNECT
 # Bytes of CONNECT's properties for the client's limits: receive maximum, packet size, session expiry, topic aliases.
 _ANNOUNCED = 16
@@ -52,8 +46,8 @@ def version_of(protocol: object) -> str:
         name = _ALSO.get(protocol, protocol)
     except TypeError:
         name = None
-    if isinstance(protocol, bool) or not isinstance(name, str) or name not in SESSIONS:
-        raise ArgumentError(f"protocol={protocol!r}: one of {', '.join(map(repr, SESSIONS))}")
+    if isinstance(protocol, bool) or not isinstance(name, str) or name not in VERSIONS:
+        raise ArgumentError(f"protocol={protocol!r}: one of {', '.join(map(repr, VERSIONS))}")
     return name
 
 
@@ -69,7 +63,7 @@ def make_session(
     keep_alive: int,
     response_ms: int,
     outbox: "SqliteOutbox | None",
-) -> HostClient:
+) -> HostClientSession:
     """Return a session of the version ``protocol``. Raises ArgumentError."""
     if will is not None and not isinstance(will, Will):
         raise ArgumentError(f"will={will!r}: a Will, such as Will(topic, payload)")
@@ -96,41 +90,41 @@ def make_session(
     _check_receive_limit(limits.receive_limit, announced["receive_maximum"])
     packet_size = announced["packet_size"]
     said_size = sum(props.size_of(*item) for item in said)
-    more: dict[str, Any] = {}
-    if packet_size is not None:
-        more["max_packet"] = min(packet_size, MAX_PACKET)
+    v5 = None
     if is_5:
-        more |= {
-            "topic_aliases": announced["topic_aliases"] or 0,
-            "topic_numbers": aliases_out,
-            "session_expiry": -1 if announced["expiry"] is None else announced["expiry"],
-            "receive_maximum": announced["receive_maximum"] or 0,
-            "announce": packet_size or 0,
-            "properties_size": said_size + _ANNOUNCED,
-        }
-    session = SESSIONS[protocol](
+        aliases_in = announced["topic_aliases"]
+        v5 = ClientV5(
+            -1 if announced["expiry"] is None else announced["expiry"],
+            packet_size or 0,
+            HostIncomingAliases(aliases_in) if aliases_in else None,
+            HostOutgoingAliases(aliases_out) if aliases_out else None,
+            said_size + _ANNOUNCED,
+            announced["receive_maximum"] or 0,
+        )
+    session = HostClientSession(
         string_field("identifier", identifier) or b"",
         user=string_field("username", username),
         password=string_field("password", password),
         room=len(will_topic) + len(will_payload or b"") + len(will_block) + said_size + _ANNOUNCED,
         keep_alive=keep_alive,
         clean_start=options.clean_start,
+        max_packet=MAX_PACKET if packet_size is None else min(packet_size, MAX_PACKET),
         slots=limits.queued_outgoing,
         window=IN_FLIGHT if limits.in_flight is None else limits.in_flight,
         response_ms=response_ms,
         puback_ends_qos_2=options.puback_ends_qos_2,
         outbox=outbox,
-        **more,
+        version=V31() if protocol == "3.1" else v5,
     )
     if will:
         block = (will_block,) if is_5 else ()
         if session.set_will(will_topic, will_payload or b"", will.qos, will.retain, *block):
             raise ArgumentError("a will's QoS is 0, 1 or 2")
-    if isinstance(session, HostClientSession5):
+    if v5 is not None:
         if limits.receive_limit is not None:
-            session.v5.receive_limit = limits.receive_limit
+            v5.receive_limit = limits.receive_limit
         for item in said:
-            if session.v5.connect_properties.add(*item):
+            if v5.connect_properties.add(*item):
                 raise ArgumentError(f"{PROPERTIES[item[0]]!r} can be given once")
     return session
 
