@@ -6,11 +6,11 @@
 
 from prove import prove
 
-from headwater.fmq import frames, spec
+from headwater.fmq import frames, frames_hub, spec
 from headwater.fmq.frames import Frame
 from headwater.fmq.ids import IdMaker
-from headwater.fmq.numbers import put_bytes, put_float
-from headwater.fmq.values import Value, check, number, put_bool, put_count, put_int, put_none, put_text, read
+from headwater.fmq.numbers import check, put_bytes, put_float
+from headwater.fmq.values import Value, number, put_bool, put_count, put_int, put_none, put_text, read
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -29,9 +29,9 @@ out = bytearray(160)
 ident = maker.next(spec.PUBLISH, 0)
 
 plain = bytearray(128)
-plain_end = frames.encode_publish(plain, 0, 128, 0x32, ident, TOPIC, PAYLOAD)
+plain_end = frames_hub.encode_publish(plain, 0, 128, 0x32, ident, TOPIC, PAYLOAD)
 tagged = bytearray(128)
-tagged_end = frames.encode_publish(tagged, 0, 128, 0x3D, ident, TOPIC, PAYLOAD, TAGS)
+tagged_end = frames_hub.encode_publish(tagged, 0, 128, 0x3D, ident, TOPIC, PAYLOAD, TAGS)
 given = bytearray(128)
 given_end = frames.encode_frame(given, 0, 128, 0xB0, ident, (7, None, (), PAYLOAD))
 broken = bytearray(tagged)
@@ -59,7 +59,7 @@ def write_plain() -> None:
 
 
 def write_tagged() -> None:
-    assert frames.encode_publish(out, 0, 160, 0x3D, ident, TOPIC, PAYLOAD, TAGS) == tagged_end
+    assert frames_hub.encode_publish(out, 0, 160, 0x3D, ident, TOPIC, PAYLOAD, TAGS) == tagged_end
 
 
 def scan_plain() -> None:
@@ -72,7 +72,7 @@ def scan_given() -> None:
 
 
 def decode_tagged() -> None:
-    assert frames.decode_frame(tagged_frame, 0, tagged_end) == tagged_end
+    assert frames_hub.decode_frame(tagged_frame, 0, tagged_end) == tagged_end
 
 
 def answer() -> None:
@@ -85,15 +85,15 @@ def answer() -> None:
 
 def decode_answers() -> None:
     end = frames.encode_answer(answers, 0, 64, spec.ACK, tagged, tagged_frame.id_at, tagged_frame.id_end)
-    assert frames.decode_frame(answer_frame, 0, end) == end
+    assert frames_hub.decode_frame(answer_frame, 0, end) == end
     assert answer_frame.code == 0
     end = frames.encode_answer(answers, 0, 64, spec.PUBCOMP, tagged, tagged_frame.id_at, tagged_frame.id_end)
-    assert frames.decode_frame(answer_frame, 0, end) == end
+    assert frames_hub.decode_frame(answer_frame, 0, end) == end
 
 
 def malformed() -> None:
     assert frames.scan(broken_frame, 0, tagged_end) == 0
-    assert frames.decode_frame(broken_frame, 0, tagged_end) < 0
+    assert frames_hub.decode_frame(broken_frame, 0, tagged_end) < 0
 
 
 def write_payload() -> int:

@@ -7,7 +7,7 @@ from decimal import Decimal
 from typing import Any
 
 from headwater import errors
-from headwater.fmq import frames, ids, numbers, spec
+from headwater.fmq import frames, frames_hub, ids, numbers, spec
 from headwater.fmq import values as core
 from headwater.fmq.frames import Frame
 from headwater.fmq.names import REASONS
@@ -86,7 +86,7 @@ def value(data: bytes) -> None:
     buf = _guarded(data)
     start, end = buf.start, buf.end
     v = Value(buf, depth)
-    got = core.check(v, start, end)
+    got = numbers.check(v, start, end)
     wrong = None
     theirs, stop = None, 0
     try:
@@ -107,7 +107,7 @@ def value(data: bytes) -> None:
     assert _alike(ours, theirs), (ours, theirs)
     # Cut short, it is none.
     for n in {stop // 2, stop - 1}:
-        assert core.check(Value(_guarded(data[:n]), depth), start, start + n) == errors.E_FIELD
+        assert numbers.check(Value(_guarded(data[:n]), depth), start, start + n) == errors.E_FIELD
     # Written again it is no longer, and means the same. Only a decimal's precision may have been too small: above 255
     # digits the right one takes a byte more.
     again = host.encode(theirs, depth=depth)
@@ -179,7 +179,7 @@ def frame(data: bytes) -> None:
     buf = _guarded(data)
     start, end = buf.start, buf.end
     f = Frame(buf, LIMIT)
-    got = frames.decode_frame(f, start, end)
+    got = frames_hub.decode_frame(f, start, end)
     scanned = Frame(buf, LIMIT)
     short = frames.scan(scanned, start, end)
     if got < 0:
@@ -201,7 +201,7 @@ def frame(data: bytes) -> None:
             assert [getattr(f, name) for name in fields] == [getattr(scanned, name) for name in fields]
     # Whatever of it came first was either not enough, or showed the same error.
     for n in {len(data) // 2, len(data) - 1} - {-1}:
-        early = frames.decode_frame(Frame(_guarded(data[:n]), LIMIT), start, start + n)
+        early = frames_hub.decode_frame(Frame(_guarded(data[:n]), LIMIT), start, start + n)
         assert early in (0, got), (n, early, got)
 
 

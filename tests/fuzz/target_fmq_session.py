@@ -12,7 +12,7 @@ from pipe import drain, feed
 
 from headwater.connection import ERROR, ONLINE
 from headwater.errors import E_RX_TOO_LARGE, E_RX_WINDOW, PEER, blame
-from headwater.fmq import frames, spec
+from headwater.fmq import frames, frames_hub, spec
 from headwater.fmq.frames import Frame
 from headwater.fmq.session import ClientSession
 from headwater.streaming import stream_to
@@ -66,7 +66,7 @@ class Watched:
         if self.options & BEFORE_AUTH:
             return
         f = Frame(bytearray(said), 1000)
-        assert frames.decode_frame(f, 0, len(said)) == len(said)
+        assert frames_hub.decode_frame(f, 0, len(said)) == len(said)
         buf = bytearray(100)
         n = frames.encode_frame(buf, 0, 100, 0xE0, said[f.id_at : f.id_end], (0, 5, True, TIME))
         assert feed(end, bytes(buf[:n])) == 0  # type: ignore[arg-type]
@@ -191,7 +191,7 @@ def _is_frames(said: bytes) -> None:
     f = Frame(bytearray(said), 1000)
     at = 0
     while at < len(said):
-        at = frames.decode_frame(f, at, len(said))
+        at = frames_hub.decode_frame(f, at, len(said))
         assert at > 0, said
         assert f.kind() in (spec.ACK, spec.PUBREC, spec.PUBREL, spec.PUBCOMP)
 

@@ -9,10 +9,11 @@ from hypothesis import strategies as st
 
 from headwater.connection import ACCEPT
 from headwater.errors import E_TOO_LARGE
-from headwater.fmq import frames, numbers, spec
+from headwater.fmq import frames, frames_hub, numbers, spec
 from headwater.fmq import values as core
 from headwater.fmq.frames import Frame
-from headwater.fmq.ids import IdMaker, id_end, put_id
+from headwater.fmq.frames_hub import put_id
+from headwater.fmq.ids import IdMaker, id_end
 from headwater.fmq.session import ClientSession
 from headwater.fmq.values import Value, put_int
 from headwater.streaming import stream_to
@@ -153,7 +154,7 @@ def test_frames_and_back(ident: tuple[int, int, int, int], body: tuple[int, Any]
     end = frames.encode_frame(buf, 3, 3900, head, name, fields)
     assert end > 0
     f = Frame(buf, 4000)
-    assert frames.decode_frame(f, 3, end) == end
+    assert frames_hub.decode_frame(f, 3, end) == end
     want = fmq_reference.decode(bytes(buf[3:end]), 4000)
     assert want is not None
     texts = [one.encode() if isinstance(one, str) else one for one in want[0][3]]
@@ -178,7 +179,9 @@ def test_publish_is_the_frame_it_should_be(
     encoded = [tag.encode() for tag in tags]
     name = written(ident)
     one, other = bytearray(3000), bytearray(3000)
-    end = frames.encode_publish(one, 0, 3000, head, name, topic.encode(), payload, frames.tag_list(encoded))
+    end = frames_hub.encode_publish(
+        one, 0, 3000, head, name, topic.encode(), payload, frames.tag_list(encoded)
+    )
     assert end == frames.encode_frame(other, 0, 3000, head, name, (topic.encode(), encoded, payload))
     assert one == other
     size = frames.message_size(topic.encode(), payload, frames.tag_list(encoded))

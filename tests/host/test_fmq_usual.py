@@ -5,7 +5,8 @@ import random
 from typing import Any
 
 from headwater.fmq import spec
-from headwater.fmq.frames import Frame, decode_frame
+from headwater.fmq.frames import Frame
+from headwater.fmq.frames_hub import decode_frame
 from headwater_host.fmq.usual import usual
 from headwater_host.hub import frames
 from tests.host.hub_client import new_id

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from headwater.fmq import spec
-from headwater.fmq.ids import time_at
+from headwater.fmq.frames_hub import time_at
 from headwater_host.client.fmq import Reconnect, SessionOptions
 from headwater_host.client.fmq.store import FmqOutbox
 from headwater_host.errors import ProtocolError

@@ -4,8 +4,9 @@ import binascii
 
 import vectors
 
-from headwater.fmq import frames, spec, values
-from headwater.fmq.frames import Frame, decode_frame
+from headwater.fmq import frames, frames_hub, spec, values
+from headwater.fmq.frames import Frame
+from headwater.fmq.frames_hub import decode_frame
 from headwater.fmq.values import Value, put_int
 
 TYPE_CHECKING = False
@@ -286,7 +287,9 @@ def quickly(row: "Row", buf: bytearray, at: int, limit: int) -> int:
         tags = frames.tag_list(_tags(row)) if row.get("tags") else frames.NO_TAGS
         topic = row["topic"].encode()
         head = kind << 4 | row["flags"]
-        return frames.encode_publish(buf, at, limit, head, ident, topic, vectors.unhex(row["payload"]), tags)
+        return frames_hub.encode_publish(
+            buf, at, limit, head, ident, topic, vectors.unhex(row["payload"]), tags
+        )
     if (kind == spec.ACK and not row["body"]) or kind in (spec.PUBREC, spec.PUBREL, spec.PUBCOMP):
         return frames.encode_answer(buf, at, limit, kind, b"\xff" + ident + b"\xff", 1, 1 + len(ident))
     return 0

@@ -9,7 +9,8 @@ from pipe import Link, receive, send
 from headwater.connection import ONLINE
 from headwater.errors import E_CLOSED
 from headwater.fmq import frames, spec
-from headwater.fmq.frames import Frame, decode_frame
+from headwater.fmq.frames import Frame
+from headwater.fmq.frames_hub import decode_frame
 from headwater.fmq.ids import IdMaker
 from headwater.fmq.values import Value, number, read
 

@@ -6,7 +6,7 @@ from fmq_frames import encoded, quickly, said
 
 from headwater import errors
 from headwater.errors import E_ARGUMENT, E_TOO_LARGE
-from headwater.fmq import frames, spec
+from headwater.fmq import frames, frames_hub, spec
 from headwater.fmq.frames import Frame
 from headwater.fmq.names import REASONS, TYPES
 from headwater.reasons import reason
@@ -44,7 +44,7 @@ def rows(section: str) -> "Iterator[tuple[Row, bytes]]":
 
 def outcome(f: Frame, at: int, end: int) -> "tuple[str, int]":
     """What the decoder says of ``buf[at:end]``: ("ok", length), (reason, offset in the frame), or ("more", 0)."""
-    stop = frames.decode_frame(f, at, end)
+    stop = frames_hub.decode_frame(f, at, end)
     if stop > 0:
         return "ok", stop - at
     return (reason(stop, REASONS), f.bad_at - at) if stop else ("more", 0)
@@ -144,7 +144,7 @@ def test_the_scan_agrees_with_the_decoder() -> None:
                 names.append(row["name"])
                 agrees(f, row)
                 other = Frame(whole, LIMIT)
-                assert frames.decode_frame(other, 1, len(whole)) == stop
+                assert frames_hub.decode_frame(other, 1, len(whole)) == stop
                 for k in range(f.count + 1):
                     assert f.at[k] == other.at[k], (row, k)
                 for name in (

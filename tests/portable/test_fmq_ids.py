@@ -5,7 +5,8 @@ import vectors
 
 from headwater.errors import E_ARGUMENT, E_TOO_LARGE
 from headwater.fmq import spec
-from headwater.fmq.ids import IdMaker, id_end, put_id, same, thread_at, time_at
+from headwater.fmq.frames_hub import put_id, thread_at, time_at
+from headwater.fmq.ids import IdMaker, id_end, same
 from headwater.fmq.values import Value, number, put_int, read
 
 TYPE_CHECKING = False

@@ -31,7 +31,7 @@ def rows(*sections: str) -> "Iterator[tuple[Row, bytes]]":
 
 def checked(data: bytes, at: int = 0, end: int = -1) -> "tuple[int, Value]":
     v = Value(data, DEPTH)
-    return values.check(v, at, len(data) if end < 0 else end), v
+    return numbers.check(v, at, len(data) if end < 0 else end), v
 
 
 def equal(got: object, want: object) -> bool:
@@ -99,7 +99,7 @@ def test_a_cursor_is_reusable() -> None:
     v = Value(buf, DEPTH)
     for row, data in rows("values", "malformed_values", "longer_values"):
         buf[: len(data)] = data
-        got = values.check(v, 0, len(data))
+        got = numbers.check(v, 0, len(data))
         if "reason" in row:
             assert reason(got, REASONS) == row["reason"], row
         elif row["type"] != "Float" or is_exact(row["double"]):
@@ -111,11 +111,11 @@ def test_depth() -> None:
         for empty in (b"\xd0", b"\xe0", b"\xf0"):
             fits = b"\xd1\x01" * (depth - 1) + empty
             v = Value(fits, depth)
-            assert values.check(v, 0, len(fits)) == len(fits)
+            assert numbers.check(v, 0, len(fits)) == len(fits)
             assert v.kind == fits[0] >> 4 and v.count == (1 if depth > 1 else 0)
             deeper = b"\xf1\x01" + fits
             v = Value(deeper, depth)
-            assert values.check(v, 0, len(deeper)) == spec.E_DEPTH
+            assert numbers.check(v, 0, len(deeper)) == spec.E_DEPTH
             assert v.bad_at == 2 * depth
 
 

@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 
 from headwater import reasons
 from headwater.errors import E_SIZE, E_TRUNCATED
-from headwater.fmq.frames import Frame, decode_frame
-from headwater.fmq.ids import MORE, thread_at, time_at
+from headwater.fmq.frames import Frame
+from headwater.fmq.frames_hub import decode_frame, thread_at, time_at
+from headwater.fmq.ids import MORE
 from headwater.fmq.names import REASONS
 from headwater.fmq.spec import ACK, CONSUMERESP, PUBLISH, PUBREC
 from headwater.fmq.values import Value, number, read

@@ -8,7 +8,8 @@ from struct import unpack_from
 from typing import Any
 
 from headwater.fmq import spec
-from headwater.fmq.values import Value, check, number
+from headwater.fmq.numbers import check
+from headwater.fmq.values import Value, number
 from headwater_host.capture.fmq_frame import id_parts, message_at, read_fmq, topic_text
 from headwater_host.malformed import MalformedError
 

@@ -112,30 +112,30 @@ def check_filter(text: "Bytes") -> int:
 # R     the rest, unchanged
 # ====  ==========================================================================
 
-#: Letters as bits (``1 << (letter & 31)``): the fields that can be a String, an integer, None.
-TEXTS = const(1 << 20 | 1 << 14 | 1 << 16 | 1 << 15)
-NUMBERS = const(1 << 9 | 1 << 17 | 1 << 3 | 1 << 16 | 1 << 15 | 1 << 13)
-NONES = const(1 << 14 | 1 << 15)
-TOPICS = const(1 << 16 | 1 << 15)
+# Letters as bits (``1 << (letter & 31)``): the fields that can be a String, an integer, None.
+_TEXTS = const(1 << 20 | 1 << 14 | 1 << 16 | 1 << 15)
+_NUMBERS = const(1 << 9 | 1 << 17 | 1 << 3 | 1 << 16 | 1 << 15 | 1 << 13)
+_NONES = const(1 << 14 | 1 << 15)
+_TOPICS = const(1 << 16 | 1 << 15)
 
-NOTHING = b"\x00"
+_NOTHING = b"\x00"
 #: The rows, by type.
 ROWS = (
     b"\x00TNNIBTQBR",
     b"\x02AA",
     b"\x01TI",
     b"\x03PLR",
-    NOTHING,
-    NOTHING,
-    NOTHING,
-    NOTHING,
+    _NOTHING,
+    _NOTHING,
+    _NOTHING,
+    _NOTHING,
     b"\x01PLTT",
     b"\x01I",
     b"\x01II",
     b"\x04MOLR",
-    NOTHING,
+    _NOTHING,
     b"\x02AI",
-    NOTHING,
+    _NOTHING,
     b"\x01T",
 )
 _CONSUME_ONCE = b"\x04PLTTR"
@@ -143,8 +143,8 @@ _REFUSED = b"\x01CT"
 _AUTHENTICATED = b"\x04CIBD"
 _SUBSCRIBED = b"\x02CI"
 _SLAVES = b"\x01CS"
-#: The row of an ACK to ELECT that agrees.
-AGREED = b"\x01N"
+# The row of an ACK to ELECT that agrees.
+_AGREED = b"\x01N"
 
 
 def row_of(head: int, asked: int, code: int) -> bytes:
@@ -160,7 +160,7 @@ def row_of(head: int, asked: int, code: int) -> bytes:
         if asked == _ELECT and code < 0:
             return ROWS[_ELECT]
         if code < 0:
-            return NOTHING
+            return _NOTHING
         if asked == _AUTH:
             return _AUTHENTICATED
         if asked == _SUBSCRIBE:
@@ -168,7 +168,7 @@ def row_of(head: int, asked: int, code: int) -> bytes:
         return _SLAVES if asked == _SLAVEOF else _REFUSED
     if kind == _CONSUME and head & _ONCE:
         return _CONSUME_ONCE
-    return NOTHING if kind == _SLAVEOF and head & _REG else ROWS[kind]
+    return _NOTHING if kind == _SLAVEOF and head & _REG else ROWS[kind]
 
 
 #: The valid flags by type: bit n of two bytes is set if the flags can be n. Type 4 has none; DUP needs a QoS.
@@ -254,23 +254,18 @@ def decode_header(f: Frame, at: int, end: int) -> int:
         return at
     if at >= end:
         return MORE
+    f.bad_at = at
     if buf[at] < 16:
         f.body = at + 1
         f.end = at + 1 + buf[at]
-        return f.end if buf[at] <= f.limit else _too_large(f, at)
+        return f.end if buf[at] <= f.limit else E_RX_TOO_LARGE
     return _long_length(f, at, end)
-
-
-def _too_large(f: Frame, at: int) -> int:
-    f.bad_at = at
-    return E_RX_TOO_LARGE
 
 
 def _long_length(f: Frame, at: int, end: int) -> int:
     """Decode a length of several bytes: the offset behind the frame, MORE, E_LENGTH or E_RX_TOO_LARGE."""
     i = at + (f.buf[at] >> 4)
     if i > at + 4:
-        f.bad_at = at
         return E_LENGTH
     if i >= end:
         return MORE
@@ -281,10 +276,10 @@ def _long_length(f: Frame, at: int, end: int) -> int:
         size = size << 8 | f.buf[i]
         i -= 1
         if size > most:
-            return _too_large(f, at)
+            return E_RX_TOO_LARGE
     size = size << 4 | f.buf[at] & 15
     if size > f.limit:
-        return _too_large(f, at)
+        return E_RX_TOO_LARGE
     f.end = f.body + size
     return f.end
 
@@ -378,17 +373,6 @@ def _simple(f: Frame, i: int, end: int) -> bool:
     return True
 
 
-def decode_frame(f: Frame, at: int, end: int) -> int:
-    """Decode the frame at ``at``; return the offset behind it, MORE or an error."""
-    stop = decode_header(f, at, end)
-    if stop <= 0:
-        return stop
-    if stop > end:
-        return MORE
-    bad = decode_fields(f)
-    return bad if bad else stop
-
-
 def decode_fields(f: Frame) -> int:
     """Decode the body after ``decode_header``: 0 or an error.
 
@@ -405,12 +389,12 @@ def _row_to_read(f: Frame) -> bytes:
         return row_of(f.head, 0, 0)
     at = f.body
     if at == f.end:
-        return NOTHING
+        return _NOTHING
     asked = f.asked()
     code = 1
     if asked == _ELECT and KINDS[f.buf[at] >> 4] != _INT:
         if f.buf[at] == 0:
-            return AGREED
+            return _AGREED
         code = -1
     elif read(f.value, at, f.end) > 0 and f.value.kind == _INT and number(f.value) == 0:
         code = 0
@@ -472,13 +456,13 @@ def _field(f: Frame, at: int, end: int, kind: int) -> int:
         return at
     found = v.kind
     if found == _STRING:
-        return at if TEXTS >> (kind & 31) & 1 else _E_FORM
+        return at if _TEXTS >> (kind & 31) & 1 else _E_FORM
     if kind == _FIELD_LIST:
         return _texts(f, at, end) if found == _LIST else _E_FORM
     if _INTEGERS >> found & 1:
-        return _number(f, at, kind) if NUMBERS >> (kind & 31) & 1 and not v.negative else _E_FORM
+        return _number(f, at, kind) if _NUMBERS >> (kind & 31) & 1 and not v.negative else _E_FORM
     if found == _NONE:
-        return at if NONES >> (kind & 31) & 1 else _E_FORM
+        return at if _NONES >> (kind & 31) & 1 else _E_FORM
     return (
         at if (found == _BOOL and kind == _FIELD_BOOL) or (found == _DATETIME and kind == _TIME) else _E_FORM
     )
@@ -487,7 +471,7 @@ def _field(f: Frame, at: int, end: int, kind: int) -> int:
 def _number(f: Frame, at: int, kind: int) -> int:
     """Check that the number is in the field's range: the offset behind it, or an error."""
     v = f.value
-    if TOPICS >> (kind & 31) & 1:
+    if _TOPICS >> (kind & 31) & 1:
         return at if v.end - v.at <= _HASH_SIZE else _E_FORM
     if kind == _QOS:
         return at if number(v) < 3 else E_RX_QOS
@@ -600,23 +584,6 @@ def _put_raw(buf: bytearray, at: int, data: "Bytes") -> int:
     return end
 
 
-def encode_publish(
-    buf: bytearray,
-    at: int,
-    limit: int,
-    head: int,
-    ident: "Bytes",
-    topic: "Bytes",
-    payload: "Bytes",
-    tags: "Bytes" = NO_TAGS,
-) -> int:
-    """Encode a PUBLISH; ``head`` is the first byte: 0x30 and DUP, QoS, RETAIN."""
-    n = message_size(topic, payload, tags)
-    if at + 1 + len(ident) + length_size(n) + n > limit:
-        return E_TOO_LARGE
-    return put_message(buf, put_head(buf, at, head, ident), topic, payload, tags)
-
-
 def tag_list(tags: "Sequence[Bytes]") -> bytes:
     """Encode tags for ``publish``. It allocates: call it once."""
     size = 9
@@ -686,11 +653,11 @@ def _row_to_write(head: int, ident: "Bytes", values: "Sequence[Field]") -> bytes
     if head >> 4 != _ACK:
         return row_of(head, 0, 0)
     if not values:
-        return NOTHING
+        return _NOTHING
     code = values[0]
     if isinstance(code, int):
         return row_of(head, ident[0] >> 4, code)
-    return AGREED if code is None else ROWS[_ELECT]
+    return _AGREED if code is None else ROWS[_ELECT]
 
 
 def _put_fields(buf: bytearray, at: int, limit: int, row: bytes, values: "Sequence[Field]") -> int:
@@ -713,6 +680,6 @@ def _put_field(buf: bytearray, at: int, limit: int, kind: int, value: "Field") -
         return put_int(buf, at, limit, value) if value >= 0 else E_ARGUMENT
     if isinstance(value, (tuple, list)):
         return _put_list(buf, at, limit, value)
-    if TEXTS >> (kind & 31) & 1:
+    if _TEXTS >> (kind & 31) & 1:
         return put_text(buf, at, limit, value)  # type: ignore[arg-type]
     return _put_raw(buf, at, value) if at + len(value) <= limit else E_TOO_LARGE  # type: ignore[arg-type]

@@ -54,17 +54,6 @@ def id_end(buf: "Bytes", at: int, end: int) -> int:
     return _E_ID if n & 15 == 8 and buf[stop - 1] > 127 else stop
 
 
-def thread_at(buf: "Bytes", at: int) -> int:
-    """Return the offset of the thread number; the process number is before it, from ``at + 1`` on."""
-    return at + 1 + (buf[at] & 15)
-
-
-def time_at(buf: "Bytes", at: int) -> int:
-    """Return the offset of the DateTime of the id at ``at``."""
-    at += 1 + (buf[at] & 15)
-    return at + 1 + (buf[at] >> 4)
-
-
 def same(a: "Bytes", at: int, end: int, b: "Bytes", b_at: int) -> bool:
     """Return whether ``a[at:end]`` is also at ``b_at`` in ``b``."""
     b_at -= at
@@ -80,28 +69,7 @@ def same(a: "Bytes", at: int, end: int, b: "Bytes", b_at: int) -> bool:
     return True
 
 
-def put_id(buf: bytearray, at: int, limit: int, kind: int, process: int, thread: int, time: "Bytes") -> int:
-    """Write an id; ``time`` is an encoded DateTime.
-
-    Returns the offset behind it, E_TOO_LARGE, or E_ARGUMENT if it takes more than 18 bytes.
-    """
-    start = at
-    at = _put_little(buf, at + 1, limit, process)
-    i = _put_little(buf, at + 1, limit, thread >> 4)
-    if at < 0 or i < 0:
-        return E_TOO_LARGE
-    buf[start] = kind << 4 | at - start - 1
-    buf[at] = i - at - 1 << 4 | thread & 15
-    at = i + len(time)
-    if at - start > _ID_SIZE:
-        return E_ARGUMENT
-    if at > limit:
-        return E_TOO_LARGE
-    buf[i:at] = time
-    return at
-
-
-def _put_little(buf: bytearray, at: int, limit: int, value: int) -> int:
+def put_little(buf: bytearray, at: int, limit: int, value: int) -> int:
     """Write a number below 2**120 in as few little-endian bytes as possible, none for 0: the offset, or E_TOO_LARGE."""
     if at < 0 or at > limit:
         return E_TOO_LARGE
@@ -149,7 +117,7 @@ class IdMaker:
             if i < _ID_SIZE:
                 new[i] = buf[k]
             i += 1
-        stop = _put_little(new, i + 1, _ID_SIZE - 9, self._thread >> 4)
+        stop = put_little(new, i + 1, _ID_SIZE - 9, self._thread >> 4)
         if stop < 0:
             return E_ARGUMENT
         new[0] = i - 1

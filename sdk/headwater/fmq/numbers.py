@@ -7,8 +7,8 @@ decimal are integers, which allocate if they are not small. Nothing else here al
 from struct import pack_into, unpack_from
 
 from headwater.errors import E_ARGUMENT, E_TOO_LARGE
-from headwater.fmq.spec import DECIMAL
-from headwater.fmq.values import Value, put_int
+from headwater.fmq.spec import DECIMAL, E_DEPTH, LIST, MAP
+from headwater.fmq.values import Value, put_int, read
 from headwater.wire import const
 
 TYPE_CHECKING = False
@@ -190,3 +190,30 @@ def put_bytes(
         buf[at] = data[start]
         start += 1
     return at + 1
+
+
+def check(v: Value, at: int, end: int) -> int:
+    """Check the value at ``at`` and its content: the offset behind it, or an error. ``v`` is then its head."""
+    start = at
+    at = read(v, at, end)
+    if v.kind < LIST or at < 0:
+        return at
+    deep = 0
+    left = 1
+    while True:
+        left -= 1
+        if v.kind >= LIST:
+            if deep == len(v.left):
+                return E_DEPTH
+            v.left[deep] = left
+            deep += 1
+            left = v.count * 2 if v.kind == MAP else v.count
+        while left == 0:
+            deep -= 1
+            if deep == 0:
+                read(v, start, end)
+                return at
+            left = v.left[deep]
+        at = read(v, at, end)
+        if at < 0:
+            return at

@@ -39,7 +39,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from headwater.fmq.frames import Field
-    from headwater.fmq.values import Value
     from headwater.streaming import Stream
     from headwater.types import Bytes, Outbox
 
@@ -607,11 +606,11 @@ def _on_auth(s: "ClientSession", f: "Frame") -> int:
         return errors.E_CODE
     read(v, f.at[1], f.end)
     f.bad_at = f.at[1]
-    if not _is_unsigned(v) or s.ids.set_process(f.buf, v.at, v.end):
+    if v.big or v.negative or s.ids.set_process(f.buf, v.at, v.end):
         return _E_FORM
     s.process = bytes(f.buf[v.at : v.end]) if any(f.buf[v.at : v.end]) else b""
     read(v, f.at[3], f.end)
-    if _is_unsigned(v):
+    if not (v.big or v.negative):  # type: ignore[redundant-expr]  # ``read`` has changed both
         # A time that does not have eight bytes is ignored: ids then continue by the board's clock.
         s.ids.set_time(f.buf, v.at, v.end, s.now)
     s.session_present = present
@@ -624,11 +623,6 @@ def _on_auth(s: "ClientSession", f: "Frame") -> int:
     if s.on_online is not None:
         s.on_online(present)
     return 0
-
-
-def _is_unsigned(v: "Value") -> bool:
-    """Whether the value is an unsigned integer in little-endian bytes."""
-    return not (v.big or v.negative)
 
 
 def _on_request_ack(s: "ClientSession", f: "Frame") -> int:

@@ -6,8 +6,8 @@ place::
     at = read(v, at, end)           # behind the head of a list: its first value
     for _ in range(v.count): ...    # of a map, key, value, key, value: 2 * v.count
 
-``check`` checks one value with its content, and so skips it. Both return the offset behind it, or an error with
-``bad_at`` set: E_FIELD (it ends beyond ``end``), E_UTF8, E_FORM, E_DEPTH. Longer forms than necessary are accepted.
+It returns the offset behind it, or an error with ``bad_at`` set: E_FIELD (it ends beyond ``end``), E_UTF8, E_FORM.
+Longer forms than necessary are accepted.
 
 Each ``put_`` function writes the shortest form and returns the offset behind it; or E_TOO_LARGE if it does not end
 before ``limit``, or E_ARGUMENT. An error as ``at`` is returned, so that only the last result has to be checked::
@@ -16,8 +16,8 @@ before ``limit``, or E_ARGUMENT. An error as ``at`` is returned, so that only th
     at = put_text(buf, at, limit, b"ok")
     at = put_bool(buf, at, limit, True)
 
-Strings are bytes in UTF-8, which the caller checks. Only ``Value`` allocates, and integers that are not small. Floats
-and decimals are in ``headwater.fmq.numbers``.
+Strings are bytes in UTF-8, which the caller checks. Only ``Value`` allocates, and integers that are not small. Floats,
+decimals, and the check of a value with its content are in ``headwater.fmq.numbers``.
 """
 
 from array import array
@@ -38,7 +38,6 @@ _BIGINT = const(6)
 _DECIMAL = const(7)
 _LIST = const(13)
 _MAP = const(14)
-_E_DEPTH = const(-28)
 _E_FORM = const(-58)
 
 
@@ -66,7 +65,7 @@ class Value:
       precision and scale.
     - ``count``: the number of values, or pairs of a map, that begin at ``at``.
 
-    ``depth`` limits the nesting of lists, maps and objects in ``check``.
+    ``depth`` limits the nesting of lists, maps and objects in ``numbers.check``.
     """
 
     def __init__(self, buf: "Bytes", depth: int = 8):
@@ -76,8 +75,8 @@ class Value:
         self.negative = self.big = False
         self.count = 0
         self.bad_at = 0
-        # The number of remaining values at each level above.
-        self._left = array("I", [0] * depth)
+        #: For ``numbers.check``: the number of remaining values at each level above.
+        self.left = array("I", [0] * depth)
 
 
 def read(v: Value, at: int, end: int) -> int:
@@ -189,33 +188,6 @@ def _head(v: Value, at: int, end: int) -> int:
         return E_FIELD
     v.count = n
     return at
-
-
-def check(v: Value, at: int, end: int) -> int:
-    """Check the value at ``at`` and its content: the offset behind it, or an error. ``v`` is then its head."""
-    start = at
-    at = read(v, at, end)
-    if v.kind < _LIST or at < 0:
-        return at
-    deep = 0
-    left = 1
-    while True:
-        left -= 1
-        if v.kind >= _LIST:
-            if deep == len(v._left):
-                return _E_DEPTH
-            v._left[deep] = left
-            deep += 1
-            left = v.count * 2 if v.kind == _MAP else v.count
-        while left == 0:
-            deep -= 1
-            if deep == 0:
-                read(v, start, end)
-                return at
-            left = v._left[deep]
-        at = read(v, at, end)
-        if at < 0:
-            return at
 
 
 def number(v: Value) -> int:

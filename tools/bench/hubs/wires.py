@@ -16,7 +16,8 @@ from typing import Any
 import numpy as np
 
 from headwater.fmq import spec
-from headwater.fmq.frames import Frame, decode_frame
+from headwater.fmq.frames import Frame
+from headwater.fmq.frames_hub import decode_frame
 from headwater_host.fmq.kinds import DateTime
 from headwater_host.fmq.values import decode_at, encode
 from headwater_host.hub import frames

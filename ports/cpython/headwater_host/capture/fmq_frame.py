@@ -2,8 +2,9 @@
 
 from headwater.errors import E_SIZE, E_TRUNCATED
 from headwater.fmq import spec
-from headwater.fmq.frames import Frame, decode_frame
-from headwater.fmq.ids import MORE, thread_at, time_at
+from headwater.fmq.frames import Frame
+from headwater.fmq.frames_hub import decode_frame, thread_at, time_at
+from headwater.fmq.ids import MORE
 from headwater.fmq.values import Value, number, read
 from headwater_host.capture.format import MAX_FRAME
 from headwater_host.malformed import MalformedError

@@ -6,8 +6,9 @@ from decimal import Decimal
 from typing import Any
 
 from headwater import errors
-from headwater.fmq import ids, names, spec
-from headwater.fmq.frames import Frame, decode_frame
+from headwater.fmq import frames_hub, ids, names, spec
+from headwater.fmq.frames import Frame
+from headwater.fmq.frames_hub import decode_frame
 from headwater.fmq.values import KINDS
 from headwater_host.fmq.kinds import DateTime, Duration, exact
 from headwater_host.fmq.plain import real
@@ -71,7 +72,7 @@ def plain(value: Any) -> Any:
 def identity(f: Frame) -> Fields:
     """The frame's message id, taken apart."""
     ident = bytes(f.buf[f.id_at : f.id_end])
-    thread, time = ids.thread_at(ident, 0), ids.time_at(ident, 0)
+    thread, time = frames_hub.thread_at(ident, 0), frames_hub.time_at(ident, 0)
     made, _ = decode_at(ident, time, len(ident))
     return {
         "type": ident[0] >> 4,
