@@ -2,15 +2,54 @@
 
 import sys
 
-from pipe import Ends, Inbox, Link, Outgoing, Wire, packets
+from pipe import Ends, Inbox, Link, Outgoing, Sink, Wire, packets
+from rows import each
+from sessions import server5, session5, session31
+
+from headwater.mqtt.server import ServerSession
+from headwater.mqtt.server31 import ServerSession31
+from headwater.mqtt.session import ClientSession
+from headwater.mqtt.streaming import stream_to
+from headwater.mqtt.topic_aliases import IncomingAliases, OutgoingAliases
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from typing import Any
 
 # (take, chunk, room) of both directions: nothing in the way; pieces; and a transport that is nearly always full.
 FAULTS = ((0, 0, 0), (5, 3, 0), (2, 0, 6))
 LARGE = 130
+#: By protocol level: what makes a client's session, and a server's.
+SESSIONS = {3: (session31, ServerSession31), 4: (ClientSession, ServerSession), 5: (session5, server5)}
+
+
+def ends(
+    level: int,
+    links: "list[Link] | tuple[Link, ...]" = (),
+    size: "tuple[int, int]" = (64, 64),
+    window: int = 4,
+    sinks: bool = False,
+    aliases: bool = False,
+) -> Ends:
+    """A client whose session the server keeps, both small."""
+
+    def options(receive_window: int) -> "dict[str, Any]":
+        made: dict[str, Any] = {"rx_size": size[0], "tx_size": size[1], "outbox_size": 512, "slots": 6}
+        made.update(window=window, receive_window=receive_window)
+        if aliases:
+            made.update(aliases_in=IncomingAliases(2, 8), aliases_out=OutgoingAliases(3))
+        return made
+
+    client, server = SESSIONS[level]
+    e = Ends(client(b"c", 10, False, **options(4)), server(**options(6)), links)
+    if level == 3:
+        # No earlier life whose ids are to be released.
+        e.client.outbox.settle()
+    if sinks:
+        stream_to(e.client, Sink(e.at_client))
+        stream_to(e.server, Sink(e.at_server))
+    return e
 
 
 def check_way(published: Outgoing, inbox: Inbox, wires: "list[Wire]", lossless: bool, block: int) -> None:
@@ -129,10 +168,18 @@ def once(flow: "Callable[[Ends], object]", e: Ends) -> Ends:
 
 
 def every_cut(
-    flow: "Callable[[Ends], object]", make: "Callable[[list[Link]], Ends]", number: int = 0
+    flow: "Callable[[Ends], object]", levels: "tuple[int, ...]" = (3, 4, 5), number: int = 0, **options: "Any"
 ) -> None:
-    for e in cut_everywhere(lambda links: once(flow, make(links)), number):
-        check(e, True)
+    """Run a flow at each protocol level, with every cut; the links before ``number`` have no fault."""
+
+    def run(level: int) -> None:
+        def flow_once(links: "list[Link]") -> Ends:
+            return once(flow, ends(level, [Link() for _ in range(number)] + links, **options))
+
+        for e in cut_everywhere(flow_once, number):
+            check(e, True)
+
+    each(levels, run)
 
 
 # -- flows -----------------------------------------------------------------------------------------------------------

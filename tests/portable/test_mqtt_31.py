@@ -1,8 +1,8 @@
 # heap: 768K
-"""MQTT 3.1: what it has otherwise than 3.1.1, at both ends; and the link cut at every byte."""
+"""MQTT 3.1: what it has otherwise than 3.1.1, at both ends. ``test_mqtt_cuts`` cuts its links."""
 
-from cuts import LARGE, Count, both_ways, every_cut, published_while_offline, send_all
-from pipe import FIRST, Ends, Link, Sink, Wire, drain, feed, packets, receive, send
+from cuts import LARGE, ends
+from pipe import FIRST, Ends, Sink, Wire, drain, feed, packets, receive, send
 from sessions import session31
 
 from headwater import errors
@@ -17,31 +17,6 @@ from headwater.mqtt.streaming import stream_to
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from headwater.mqtt.packets import Packet
-
-
-def ends(
-    links: "list[Link] | tuple[Link, ...]" = (), rx_size: int = 64, tx_size: int = 64, window: int = 4
-) -> Ends:
-    e = Ends(
-        session31(
-            b"c",
-            10,
-            False,
-            None,
-            None,
-            rx_size,
-            tx_size,
-            outbox_size=512,
-            slots=6,
-            window=window,
-            receive_window=4,
-        ),
-        ServerSession31(rx_size, tx_size, 512, slots=6, window=window, receive_window=6),
-        links,
-    )
-    # No earlier life whose ids are to be released.
-    e.client.outbox.settle()
-    return e
 
 
 def test_connect_on_the_wire() -> None:
@@ -66,7 +41,7 @@ def test_client_ids_have_1_to_23_characters() -> None:
             assert c.state == (IDLE if status else CONNECTING)
             assert (c.out() == 0) == (status != 0)
     # Also from within a connection: that is over then.
-    e = ends()
+    e = ends(3)
     e.connect()
     e.client.client_id = b""
     assert e.client.connect(0) == errors.E_ARGUMENT
@@ -119,7 +94,7 @@ def test_the_reserved_byte_of_connack_says_nothing() -> None:
 
 
 def test_a_server_says_nothing_of_the_session() -> None:
-    e = ends()
+    e = ends(3)
     e.server.on_connect = lambda c, p: SESSION_PRESENT
     e.connect()
     assert bytes(e.link().down.log[:4]) == b"\x20\x02\x00\x00"
@@ -128,7 +103,7 @@ def test_a_server_says_nothing_of_the_session() -> None:
 def test_what_is_unacknowledged_goes_on_as_if_the_server_had_kept_it() -> None:
     """PUBREL goes out again: the server still holds the message, or answers all the same when it has forgotten."""
     for kept in (True, False):
-        e = ends()
+        e = ends(3)
         e.connect()
         ManualAck(e.server)
         packet_id = e.from_client.publish(b"t", b"m", 2)
@@ -168,7 +143,7 @@ def test_a_board_that_was_reset_releases_its_ids() -> None:
 
 
 def test_a_clean_session_begins_anew() -> None:
-    e = ends()
+    e = ends(3)
     e.connect()
     ManualAck(e.client)
     e.from_server.publish(b"t", b"old", 2)
@@ -185,7 +160,7 @@ def test_a_known_id_without_dup_is_another_message() -> None:
     """The server lost the session and counts from 1 again: what it sends is new. With DUP it is what was."""
     for size in (2, LARGE):
         for dup in (False, True):
-            e = ends()
+            e = ends(3)
             sink = Sink(e.at_client)
             stream_to(e.client, sink)
             e.connect()
@@ -215,7 +190,7 @@ def test_a_known_id_without_dup_is_another_message() -> None:
 
 
 def test_dup_may_stand_on_pubrel_subscribe_and_unsubscribe() -> None:
-    e = ends()
+    e = ends(3)
     e.connect()
     filters: list[bytes] = []
 
@@ -258,33 +233,3 @@ def test_connect_may_promise_more_than_it_has() -> None:
         s.listen(0)
         assert feed(s, b"\x10\x0f\x00\x06MQIsdp\x03" + bytes([flags]) + b"\x00\x00\x00\x01c") == 0
         assert s.state == ONLINE and s.connect_packet.user_at == -1
-
-
-# -- cut at every byte -------------------------------------------------------------------------------------------------
-
-
-def test_several_in_flight_up() -> None:
-    every_cut(lambda e: send_all(e, e.from_client, Count(), (1, 2, 0, 2, 1)), ends)
-
-
-def test_several_in_flight_down() -> None:
-    every_cut(lambda e: send_all(e, e.from_server, Count(), (2, 0, 1, 2)), ends)
-
-
-def test_both_ways_at_once() -> None:
-    every_cut(both_ways, ends)
-
-
-def test_messages_published_while_offline() -> None:
-    every_cut(published_while_offline, lambda links: ends([Link()] + links), 1)
-
-
-def with_sinks(links: "list[Link]") -> Ends:
-    e = ends(links)
-    stream_to(e.client, Sink(e.at_client))
-    stream_to(e.server, Sink(e.at_server))
-    return e
-
-
-def test_large_messages() -> None:
-    every_cut(lambda e: send_all(e, e.from_server, Count(), (2, 1), LARGE), with_sinks)

@@ -6,6 +6,7 @@ every further call answers the same, and the next connection goes on where the s
 """
 
 from pipe import Ends, drain, feed
+from rows import each
 from states import CONNACK, GOOD, PACKETS, client_in, server_in, sessions
 
 from headwater import errors
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
     from headwater.mqtt.packets_server import Connect
 
 
-def breaks(data: bytes, code: int, blame: int = errors.PEER, to: str = "client server") -> None:
+def breaks(data: bytes, code: int, blame: int, to: str) -> None:
     """``data`` breaks the connection with ``code``, at the ends named, whole and byte by byte."""
     for piece in (len(data) + len(GOOD), 1):
         at_client, at_server = sessions()
@@ -66,89 +67,117 @@ def break_one(
     assert [m[1] for m in inbox.got] == [b"first", b"next"]
 
 
-# -- the fixed header --------------------------------------------------------------------------------------------------
+# -- broken packets ----------------------------------------------------------------------------------------------------
 
 
-def test_five_byte_remaining_length() -> None:
-    breaks(b"\x30\xff\xff\xff\xff\x01", errors.E_LENGTH)
-    breaks(b"\x32\x80\x80\x80\x80\x00", errors.E_LENGTH)
-    breaks(b"\x40\x82\x80\x80\x80\x00\x00\x01", errors.E_LENGTH)
+def topic(name: bytes, qos: int = 0) -> bytes:
+    body = bytes([0, len(name)]) + name + (b"\x00\x01" if qos else b"") + b"!"
+    return bytes([0x30 | qos << 1, len(body)]) + body
 
 
-def test_packet_type_0() -> None:
-    breaks(b"\x00\x00", errors.E_TYPE)
-    breaks(b"\x02\x02\x00\x01", errors.E_TYPE)
+def filters(*names: bytes) -> "list[bytes]":
+    """A SUBSCRIBE and an UNSUBSCRIBE for each."""
+    found = []
+    for name in names:
+        size = len(name)
+        found.append(b"\x82" + bytes([5 + size, 0, 1, 0, size]) + name + b"\x00")
+        found.append(b"\xa2" + bytes([4 + size, 0, 1, 0, size]) + name)
+    return found
 
 
-def test_packet_type_15() -> None:
-    breaks(b"\xf0\x00", errors.E_TYPE)
-    breaks(b"\xff\xff\xff\xff\x7f", errors.E_TYPE)
+def announcing(heads: "tuple[int, ...]", lengths: "tuple[int, ...]") -> "list[bytes]":
+    return [bytes([head, length]) + bytes(length) for head in heads for length in lengths]
 
 
-def test_qos_3() -> None:
-    for head in (0x36, 0x37, 0x3E, 0x3F):
-        breaks(bytes([head]) + b"\x05\x00\x01t\x00\x01", errors.E_RX_QOS)
+BOTH, CLIENT, SERVER = "client server", "client", "server"
+OVERLONG = (b"\xc0\x80", b"\xc1\xbf", b"a\xe0\x9f\xbf", b"\xf0\x8f\xbf\xbf")
+SURROGATES = (b"\xed\xa0\x80", b"\xed\xbf\xbf", b"\xed\xa0\xbd\xed\xb8\x80")
+#: What is wrong; the status; which ends it is fed to; the packets.
+BROKEN: "tuple[tuple[str, int, str, list[bytes]], ...]" = (
+    (
+        "a remaining length of five bytes", errors.E_LENGTH, BOTH,
+        [b"\x30\xff\xff\xff\xff\x01", b"\x32\x80\x80\x80\x80\x00", b"\x40\x82\x80\x80\x80\x00\x00\x01"],
+    ),
+    ("packet type 0", errors.E_TYPE, BOTH, [b"\x00\x00", b"\x02\x02\x00\x01"]),
+    ("packet type 15", errors.E_TYPE, BOTH, [b"\xf0\x00", b"\xff\xff\xff\xff\x7f"]),
+    ("QoS 3", errors.E_RX_QOS, BOTH, [bytes([head]) + b"\x05\x00\x01t\x00\x01" for head in (0x36, 0x37, 0x3E, 0x3F)]),
+    ("DUP at QoS 0", errors.E_FLAGS, BOTH, [b"\x38\x03\x00\x01t", b"\x39\x03\x00\x01t"]),
+    (
+        "reserved flags of every type", errors.E_FLAGS, BOTH,
+        [bytes([data[0] ^ bit]) + data[1:] for kind, data in PACKETS.items() if kind != spec.PUBLISH
+         for bit in (1, 2, 4, 8)],
+    ),
+    (
+        "wrong length of every type with a fixed one", errors.E_SIZE, BOTH,
+        announcing((0x20, 0x40, 0x50, 0x62, 0x70, 0xB0), (0, 1, 3, 4, 127)) + announcing((0xC0, 0xD0, 0xE0), (1, 2)),
+    ),
+    # It is refused by its header: nobody waits for what it announces.
+    ("a fixed type that announces megabytes", errors.E_SIZE, BOTH, [b"\x40\xff\xff\xff\x7f", b"\xd0\x80\x80\x40"]),
+    # SUBACK and SUBSCRIBE vary in length; these are too large for a buffer of 512 bytes, and cannot be skipped.
+    ("oversized for a client", errors.E_RX_TOO_LARGE, CLIENT, [b"\x90\x80\x08\x00\x01\x00"]),
+    (
+        "oversized for a server", errors.E_RX_TOO_LARGE, SERVER,
+        [b"\x82\xff\xff\xff\x7f\x00\x01", b"\xa2\x80\x08\x00\x01"],
+    ),
+    # The last one would reach exactly to the end of the next packet.
+    (
+        "topic length beyond the packet", errors.E_FIELD, BOTH,
+        [b"\x30\x04\x00\x03to", b"\x30\x05\xff\xffabc", b"\x30\x00", b"\x30\x01\x00", b"\x30\x04\x00\x0bto"],
+    ),
+    ("no room for the packet id", errors.E_FIELD, BOTH, [b"\x32\x03\x00\x01t", b"\x34\x04\x00\x01t\x01"]),
+    ("SUBACK without a code, or with two", errors.E_SIZE, CLIENT, [b"\x90\x02\x00\x01", b"\x90\x04\x00\x01\x00\x00"]),
+    ("no filter", errors.E_SIZE, SERVER, [b"\x82\x02\x00\x01", b"\xa2\x02\x00\x01"]),
+    ("overlong UTF-8", errors.E_UTF8, BOTH, [topic(name, qos) for name in OVERLONG for qos in (0, 1)]),
+    ("surrogates", errors.E_UTF8, BOTH, [topic(name) for name in SURROGATES]),
+    ("a lone continuation", errors.E_UTF8, BOTH, [topic(name, 2) for name in (b"\x80", b"a\xbf", b"\xc3\xa9\xa9")]),
+    (
+        "beyond Unicode", errors.E_UTF8, BOTH,
+        [topic(name) for name in (b"\xf4\x90\x80\x80", b"\xf5\x80\x80\x80", b"\xff")],
+    ),
+    (
+        "UTF-8 that is cut short", errors.E_UTF8, BOTH,
+        [topic(name) for name in (b"\xc3", b"a\xe6\xb8", b"\xf0\x9d\x84", b"\xe6\xb8a")],
+    ),
+    ("U+0000 in a topic", errors.E_UTF8, BOTH, [topic(b"\x00"), topic(b"a\x00b")]),
+    (
+        "wildcards in a topic name", errors.E_RX_TOPIC, BOTH,
+        [topic(name, qos) for name in (b"#", b"+", b"a/#", b"a/+/b") for qos in (0, 2)],
+    ),
+    ("an empty topic", errors.E_RX_TOPIC, BOTH, [topic(b"")]),
+    (
+        "packet id 0", errors.E_PACKET_ID, BOTH,
+        [b"\x32\x05\x00\x01t\x00\x00", b"\x34\x05\x00\x01t\x00\x00"]
+        + [bytes([head, 2, 0, 0]) for head in (0x40, 0x50, 0x62, 0x70)],
+    ),
+    ("packet id 0 in an answer", errors.E_PACKET_ID, CLIENT, [b"\x90\x03\x00\x00\x00", b"\xb0\x02\x00\x00"]),
+    (
+        "packet id 0 in a request", errors.E_PACKET_ID, SERVER,
+        [b"\x82\x06\x00\x00\x00\x01t\x00", b"\xa2\x05\x00\x00\x00\x01t"],
+    ),
+    ("bad filters", errors.E_RX_TOPIC, SERVER, filters(b"", b"a#", b"#/a", b"a+", b"+a")),
+    ("a filter that is no UTF-8", errors.E_UTF8, SERVER, [b"\x82\x07\x00\x01\x00\x02a\xff\x00"]),
+    ("bad SUBACK code", errors.E_CODE, CLIENT, [bytes([0x90, 3, 0, 1, code]) for code in (3, 0x7F, 0x81, 0xFF)]),
+    ("requested QoS 3", errors.E_RX_QOS, SERVER, [b"\x82\x06\x00\x01\x00\x01t\x03"]),
+    ("requested QoS 4", errors.E_CODE, SERVER, [b"\x82\x06\x00\x01\x00\x01t\x04"]),
+    # Those of the other end, and of a handshake that is over.
+    (
+        "packets for a server", errors.E_UNEXPECTED, CLIENT,
+        [PACKETS[kind] for kind in (spec.CONNECT, spec.SUBSCRIBE, spec.UNSUBSCRIBE, spec.PINGREQ, spec.DISCONNECT)]
+        + [CONNACK],
+    ),
+    (
+        "packets for a client", errors.E_UNEXPECTED, SERVER,
+        [PACKETS[kind] for kind in (spec.CONNACK, spec.SUBACK, spec.UNSUBACK, spec.PINGRESP, spec.CONNECT)],
+    ),
+)  # fmt: skip
 
 
-def test_dup_at_qos_0() -> None:
-    breaks(b"\x38\x03\x00\x01t", errors.E_FLAGS)
-    breaks(b"\x39\x03\x00\x01t", errors.E_FLAGS)
+def test_broken_packets() -> None:
+    def run(name: str, code: int, to: str, broken: "list[bytes]") -> None:
+        for data in broken:
+            breaks(data, code, errors.ROOM if code == errors.E_RX_TOO_LARGE else errors.PEER, to)
 
-
-def test_bad_flags_of_every_type() -> None:
-    for kind, data in PACKETS.items():
-        if kind != spec.PUBLISH:
-            for bit in (1, 2, 4, 8):
-                breaks(bytes([data[0] ^ bit]) + data[1:], errors.E_FLAGS)
-
-
-# -- lengths -----------------------------------------------------------------------------------------------------------
-
-
-def test_wrong_length_of_every_fixed_type() -> None:
-    for head in (0x20, 0x40, 0x50, 0x62, 0x70, 0xB0):
-        for length in (0, 1, 3, 4, 127):
-            breaks(bytes([head, length]) + bytes(length), errors.E_SIZE)
-    for head in (0xC0, 0xD0, 0xE0):
-        for length in (1, 2):
-            breaks(bytes([head, length]) + bytes(length), errors.E_SIZE)
-
-
-def test_a_fixed_type_that_announces_megabytes() -> None:
-    """It is refused by its header: nobody waits for what it announces."""
-    breaks(b"\x40\xff\xff\xff\x7f", errors.E_SIZE)
-    breaks(b"\xd0\x80\x80\x40", errors.E_SIZE)
-
-
-def test_oversized_packets_that_cannot_be_skipped() -> None:
-    # SUBACK and SUBSCRIBE vary in length; these are too large for a buffer of 512 bytes.
-    breaks(b"\x90\x80\x08\x00\x01\x00", errors.E_RX_TOO_LARGE, errors.ROOM, "client")
-    breaks(b"\x82\xff\xff\xff\x7f\x00\x01", errors.E_RX_TOO_LARGE, errors.ROOM, "server")
-    breaks(b"\xa2\x80\x08\x00\x01", errors.E_RX_TOO_LARGE, errors.ROOM, "server")
-
-
-def test_topic_length_beyond_the_packet() -> None:
-    breaks(b"\x30\x04\x00\x03to", errors.E_FIELD)
-    breaks(b"\x30\x05\xff\xffabc", errors.E_FIELD)
-    breaks(b"\x30\x00", errors.E_FIELD)
-    breaks(b"\x30\x01\x00", errors.E_FIELD)
-    # One that would reach exactly to the end of the next packet.
-    breaks(b"\x30\x04\x00\x0bto", errors.E_FIELD)
-
-
-def test_no_room_for_the_packet_id() -> None:
-    breaks(b"\x32\x03\x00\x01t", errors.E_FIELD)
-    breaks(b"\x34\x04\x00\x01t\x01", errors.E_FIELD)
-
-
-def test_suback_without_a_code_or_with_too_many() -> None:
-    breaks(b"\x90\x02\x00\x01", errors.E_SIZE, to="client")
-    breaks(b"\x90\x04\x00\x01\x00\x00", errors.E_SIZE, to="client")
-
-
-def test_subscribe_and_unsubscribe_without_a_filter() -> None:
-    breaks(b"\x82\x02\x00\x01", errors.E_SIZE, to="server")
-    breaks(b"\xa2\x02\x00\x01", errors.E_SIZE, to="server")
+    each(BROKEN, run)
 
 
 def test_truncated_packets() -> None:
@@ -166,100 +195,7 @@ def test_truncated_packets() -> None:
                 assert [m[1] for m in e.at_client.got] == [b"ok"]
 
 
-# -- contents ----------------------------------------------------------------------------------------------------------
-
-
-def topic(name: bytes, qos: int = 0) -> bytes:
-    body = bytes([0, len(name)]) + name + (b"\x00\x01" if qos else b"") + b"!"
-    return bytes([0x30 | qos << 1, len(body)]) + body
-
-
-def test_invalid_utf8_overlong() -> None:
-    for name in (b"\xc0\x80", b"\xc1\xbf", b"a\xe0\x9f\xbf", b"\xf0\x8f\xbf\xbf"):
-        breaks(topic(name), errors.E_UTF8)
-        breaks(topic(name, 1), errors.E_UTF8)
-
-
-def test_invalid_utf8_surrogate() -> None:
-    for name in (b"\xed\xa0\x80", b"\xed\xbf\xbf", b"\xed\xa0\xbd\xed\xb8\x80"):
-        breaks(topic(name), errors.E_UTF8)
-
-
-def test_invalid_utf8_lone_continuation() -> None:
-    for name in (b"\x80", b"a\xbf", b"\xc3\xa9\xa9"):
-        breaks(topic(name, 2), errors.E_UTF8)
-
-
-def test_invalid_utf8_beyond_unicode() -> None:
-    for name in (b"\xf4\x90\x80\x80", b"\xf5\x80\x80\x80", b"\xff"):
-        breaks(topic(name), errors.E_UTF8)
-
-
-def test_invalid_utf8_cut_short() -> None:
-    for name in (b"\xc3", b"a\xe6\xb8", b"\xf0\x9d\x84", b"\xe6\xb8a"):
-        breaks(topic(name), errors.E_UTF8)
-
-
-def test_u0000_in_a_topic() -> None:
-    for name in (b"\x00", b"a\x00b"):
-        breaks(topic(name), errors.E_UTF8)
-
-
-def test_wildcard_in_a_topic_name() -> None:
-    for name in (b"#", b"+", b"a/#", b"a/+/b"):
-        breaks(topic(name), errors.E_RX_TOPIC)
-        breaks(topic(name, 2), errors.E_RX_TOPIC)
-
-
-def test_empty_topic() -> None:
-    breaks(topic(b""), errors.E_RX_TOPIC)
-
-
-def test_packet_id_0() -> None:
-    breaks(b"\x32\x05\x00\x01t\x00\x00", errors.E_PACKET_ID)
-    breaks(b"\x34\x05\x00\x01t\x00\x00", errors.E_PACKET_ID)
-    for head in (0x40, 0x50, 0x62, 0x70):
-        breaks(bytes([head, 2, 0, 0]), errors.E_PACKET_ID)
-    breaks(b"\x90\x03\x00\x00\x00", errors.E_PACKET_ID, to="client")
-    breaks(b"\xb0\x02\x00\x00", errors.E_PACKET_ID, to="client")
-    breaks(b"\x82\x06\x00\x00\x00\x01t\x00", errors.E_PACKET_ID, to="server")
-    breaks(b"\xa2\x05\x00\x00\x00\x01t", errors.E_PACKET_ID, to="server")
-
-
-def test_bad_filters() -> None:
-    for name in (b"", b"a#", b"#/a", b"a+", b"+a"):
-        breaks(
-            b"\x82" + bytes([5 + len(name), 0, 1, 0, len(name)]) + name + b"\x00",
-            errors.E_RX_TOPIC,
-            to="server",
-        )
-        breaks(b"\xa2" + bytes([4 + len(name), 0, 1, 0, len(name)]) + name, errors.E_RX_TOPIC, to="server")
-    breaks(b"\x82\x07\x00\x01\x00\x02a\xff\x00", errors.E_UTF8, to="server")
-
-
-def test_bad_suback_code() -> None:
-    for code in (3, 0x7F, 0x81, 0xFF):
-        breaks(bytes([0x90, 3, 0, 1, code]), errors.E_CODE, to="client")
-
-
-def test_bad_requested_qos() -> None:
-    breaks(b"\x82\x06\x00\x01\x00\x01t\x03", errors.E_RX_QOS, to="server")
-    breaks(b"\x82\x06\x00\x01\x00\x01t\x04", errors.E_CODE, to="server")
-
-
-# -- packets of the wrong kind, or at the wrong time -------------------------------------------------------------------
-
-
-def test_packets_of_the_other_end() -> None:
-    for kind in (spec.CONNECT, spec.SUBSCRIBE, spec.UNSUBSCRIBE, spec.PINGREQ, spec.DISCONNECT):
-        breaks(PACKETS[kind], errors.E_UNEXPECTED, to="client")
-    for kind in (spec.CONNACK, spec.SUBACK, spec.UNSUBACK, spec.PINGRESP):
-        breaks(PACKETS[kind], errors.E_UNEXPECTED, to="server")
-
-
-def test_second_connack_and_second_connect() -> None:
-    breaks(CONNACK, errors.E_UNEXPECTED, to="client")
-    breaks(PACKETS[spec.CONNECT], errors.E_UNEXPECTED, to="server")
+# -- packets at the wrong time -----------------------------------------------------------------------------------------
 
 
 def test_anything_before_the_handshake() -> None:
