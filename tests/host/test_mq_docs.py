@@ -58,7 +58,7 @@ def test_the_reasons_are_those_that_are_given() -> None:
     given |= {name for name, value in vars(CMQC).items() if name.startswith("MQRC_") and value in reasons}
     given.discard("MQRC_NONE")
     table = PAGE.split("## Reason codes")[1].split("## Not supported")[0]
-    rows = re.findall(r"(\d{4})\s`(MQRC_[A-Z0-9_]+)`", table)
+    rows = re.findall(r"(\d{4})\s+`(MQRC_[A-Z0-9_]+)`", table)
     assert {name for _, name in rows} == given
     assert all(getattr(CMQC, name) == int(number) for number, name in rows)
     assert set(re.findall(r"MQRC_[A-Z0-9_]+", PAGE)) <= given
