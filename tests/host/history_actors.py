@@ -1,4 +1,4 @@
-"""Those who make a history: publishers whose connections are cut, consumers who die, sessions, wills, what is retained.
+"""The hub of a history, and its clients: publishers whose connections are cut, consumers who die, sessions, wills.
 
 An acknowledgement is known to the hub when a PINGREQ behind it is answered; it is on the disk when a PUBLISH that was
 sent after that is acknowledged, by the same process.
@@ -7,11 +7,15 @@ sent after that is acknowledged, by the same process.
 import asyncio
 import contextlib
 import random
-from collections.abc import Iterator
-from typing import Any, Protocol
+import re
+import signal
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
 
 from headwater.fmq import spec
-from tests.host.history import AUDIT, CLEARED, GROUP, SESSION, Event
+from tests.host.command import HEADWATER, Running
+from tests.host.history import AUDIT, CLEARED, GROUP, SESSION, Checker, Event
 from tests.host.hub_client import Got, Peer, new_id
 
 #: Messages that a publisher has unanswered, and a consumer unacknowledged.
@@ -22,37 +26,9 @@ EVERY_BYTE = 600
 LOST = (EOFError, ConnectionError)
 #: Of each topic.
 QUEUES = 4
-
-
-class World(Protocol):
-    """What they live in."""
-
-    seed: int
-    #: Messages of each publisher.
-    messages: int
-    #: How often the hub was started again.
-    life: int
-    operations: int
-    #: Whether all messages are published.
-    published: bool
-    #: Where the connections of publishers are cut: bytes sent, bytes received.
-    cuts: "Iterator[tuple[int, int]]"
-    #: Acknowledgements that the hub that runs knows of: by whom, of what.
-    known: list[tuple[str, int, int]]
-    #: By publisher, how far the group is.
-    reached: dict[int, int]
-
-    def see(self, *event: Any) -> None:
-        """Write down an event."""
-
-    def durable(self, count: int) -> None:
-        """So many of ``known`` are on the disk."""
-
-    async def login(
-        self, name: str, cut: tuple[int, int] = (0, 0), *, once: bool = False, **more: Any
-    ) -> Peer:
-        """A connection to the hub, as soon as there is one. ``once``: raises what is in ``LOST`` if there is none."""
-        ...
+_CONFIG = "[limits]\ntries = 1000000\n[clients]\nredelivery = 3600\n"
+#: Events in which nobody does anything.
+_INFERRED = {"done", "cut", "killed", "end"}
 
 
 class CutPeer(Peer):
@@ -85,6 +61,106 @@ def cuts(chance: random.Random) -> Iterator[tuple[int, int]]:
     while True:
         n = chance.randrange(1, 20_000)
         yield (n, 0) if chance.random() < 0.5 else (0, n)
+
+
+class World:
+    """The hub, where it is, and what has happened."""
+
+    def __init__(self, directory: Path, seed: int, messages: int, command: Sequence[str] = HEADWATER):
+        self._directory = directory
+        self._command = command
+        self.chance = random.Random(seed)
+        self.seed = seed
+        #: Messages of each publisher, and whether all of them are published.
+        self.messages = messages
+        self.published = False
+        #: How often the hub was started again, and what has happened so far.
+        self.life = self.operations = 0
+        self.cuts = cuts(self.chance)
+        #: Acknowledgements that the hub that runs knows of: by whom, of what; and how many are on the disk.
+        self.known: list[tuple[str, int, int]] = []
+        self._durable = 0
+        #: By publisher, how far the group is.
+        self.reached: dict[int, int] = {}
+        self.events: list[Event] = []
+        self.checker = Checker()
+        self._hub: Running | None = None
+        self._at: asyncio.Future[tuple[str, int]] = asyncio.get_running_loop().create_future()
+        (directory / "hub.toml").write_text(_CONFIG)
+
+    # -- what happens ------------------------------------------------------------------------------------------------
+
+    def see(self, *event: Any) -> None:
+        """Write down an event."""
+        self.operations += event[0] not in _INFERRED
+        self.events.append(event)
+        self.checker.see(event)
+
+    def durable(self, count: int) -> None:
+        """So many of ``known`` are on the disk."""
+        for one in self.known[self._durable : count]:
+            self.see("done", *one)
+        self._durable = max(self._durable, count)
+
+    # -- the hub -----------------------------------------------------------------------------------------------------
+
+    async def start(self) -> None:
+        """Start the hub on any port."""
+        arguments = ["hub", "--config", "hub.toml", "--storage", "hub.db", "--port", "0"]
+        hub = self._hub = Running(arguments, self._directory, self._command, cwd=self._directory)
+        await asyncio.to_thread(hub.wait_for, "listening on")
+        found = re.search(r"listening on (\S+), port (\d+)", hub.errors)
+        assert found
+        self._at.set_result((found[1], int(found[2])))
+
+    async def kill(self) -> None:
+        """Kill the hub: what it knows and the disk does not is forgotten."""
+        assert self._hub is not None
+        assert self._hub.process.poll() is None, self._hub.errors
+        self._at = asyncio.get_running_loop().create_future()
+        self.life += 1
+        self.known.clear()
+        self._durable = 0
+        self.see("killed")
+        self._hub.process.send_signal(signal.SIGKILL)
+        await asyncio.to_thread(self._hub.wait)
+        assert "Traceback" not in self._hub.errors, self._hub.errors
+
+    async def end(self) -> None:
+        """End it in good order."""
+        assert self._hub is not None
+        assert await asyncio.to_thread(self._hub.end) == 0, self._hub.errors
+        assert "Traceback" not in self._hub.errors, self._hub.errors
+
+    def abandon(self) -> None:
+        """Leave nothing behind."""
+        if self._hub is not None and self._hub.process.poll() is None:
+            self._hub.process.kill()
+            self._hub.process.wait()
+
+    async def login(
+        self, name: str, cut: tuple[int, int] = (0, 0), *, once: bool = False, **more: Any
+    ) -> Peer:
+        """A connection to the hub, as soon as there is one; it is cut when so much was sent, or received. ``once``:
+        raises EOFError or ConnectionError if there is none."""
+        while True:
+            address = await asyncio.shield(self._at)
+            with contextlib.suppress(*(() if once else LOST)):
+                peer = await CutPeer.open(address)
+                assert isinstance(peer, CutPeer)
+                peer.up, peer.down = cut
+                if cut != (0, 0):
+                    self.see("cut", *cut)
+                try:
+                    answer = await peer.auth(name, **more)
+                    assert answer.code == 0, answer
+                    return peer
+                except LOST:
+                    peer.abort()
+                    if cut != (0, 0):
+                        cut = next(self.cuts)
+                    raise
+            await asyncio.sleep(0)
 
 
 class Publisher:

@@ -10,141 +10,24 @@ What may be wrong is in ``history``; who does what, in ``history_actors``.
 
 import argparse
 import asyncio
-import contextlib
 import itertools
 import json
-import random
-import re
-import signal
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import Any
 
 from headwater.fmq import spec
-from tests.host.command import HEADWATER, Running
-from tests.host.history import AUDIT, GROUP, SESSION, Checker, Event
-from tests.host.history_actors import (
-    LOST,
-    QUEUES,
-    CutPeer,
-    Publisher,
-    audit,
-    consume,
-    cuts,
-    die,
-    listen,
-    retain,
-    subscribe,
-)
-from tests.host.hub_client import Peer
+from tests.host.command import HEADWATER
+from tests.host.history import AUDIT, GROUP, SESSION, Event
+from tests.host.history_actors import QUEUES, Publisher, World, audit, consume, die, listen, retain, subscribe
 
 PUBLISHERS, CONSUMERS = 4, 3
 #: A message is published, acknowledged, and got by the group, a session, a listener and the audit.
 _PER_MESSAGE = 6
 #: Seconds in which something happens, or nothing does any more.
 PATIENCE = 200
-_CONFIG = "[limits]\ntries = 1000000\n[clients]\nredelivery = 3600\n"
-#: Events in which nobody does anything.
-_INFERRED = {"done", "cut", "killed", "end"}
-
-
-class World:
-    """The hub, where it is, and what has happened."""
-
-    def __init__(self, directory: Path, seed: int, messages: int, command: Sequence[str] = HEADWATER):
-        self._directory = directory
-        self._command = command
-        self.chance = random.Random(seed)
-        self.seed = seed
-        self.messages = messages
-        self.published = False
-        self.life = self.operations = 0
-        self.cuts: Iterator[tuple[int, int]] = cuts(self.chance)
-        self.known: list[tuple[str, int, int]] = []
-        self._durable = 0
-        self.reached: dict[int, int] = {}
-        self.events: list[Event] = []
-        self.checker = Checker()
-        self._hub: Running | None = None
-        self._at: asyncio.Future[tuple[str, int]] = asyncio.get_running_loop().create_future()
-        (directory / "hub.toml").write_text(_CONFIG)
-
-    # -- what happens ------------------------------------------------------------------------------------------------
-
-    def see(self, *event: Any) -> None:
-        """Write down an event."""
-        self.operations += event[0] not in _INFERRED
-        self.events.append(event)
-        self.checker.see(event)
-
-    def durable(self, count: int) -> None:
-        """So many of ``known`` are on the disk."""
-        for one in self.known[self._durable : count]:
-            self.see("done", *one)
-        self._durable = max(self._durable, count)
-
-    # -- the hub -----------------------------------------------------------------------------------------------------
-
-    async def start(self) -> None:
-        """Start the hub on any port."""
-        arguments = ["hub", "--config", "hub.toml", "--storage", "hub.db", "--port", "0"]
-        hub = self._hub = Running(arguments, self._directory, self._command, cwd=self._directory)
-        await asyncio.to_thread(hub.wait_for, "listening on")
-        found = re.search(r"listening on (\S+), port (\d+)", hub.errors)
-        assert found
-        self._at.set_result((found[1], int(found[2])))
-
-    async def kill(self) -> None:
-        """Kill the hub: what it knows and the disk does not is forgotten."""
-        assert self._hub is not None
-        assert self._hub.process.poll() is None, self._hub.errors
-        self._at = asyncio.get_running_loop().create_future()
-        self.life += 1
-        self.known.clear()
-        self._durable = 0
-        self.see("killed")
-        self._hub.process.send_signal(signal.SIGKILL)
-        await asyncio.to_thread(self._hub.wait)
-        assert "Traceback" not in self._hub.errors, self._hub.errors
-
-    async def end(self) -> None:
-        """End it in good order."""
-        assert self._hub is not None
-        assert await asyncio.to_thread(self._hub.end) == 0, self._hub.errors
-        assert "Traceback" not in self._hub.errors, self._hub.errors
-
-    def abandon(self) -> None:
-        """Leave nothing behind."""
-        if self._hub is not None and self._hub.process.poll() is None:
-            self._hub.process.kill()
-            self._hub.process.wait()
-
-    async def login(
-        self, name: str, cut: tuple[int, int] = (0, 0), *, once: bool = False, **more: Any
-    ) -> Peer:
-        """A connection to the hub, as soon as there is one; it is cut when so much was sent, or received. ``once``:
-        raises EOFError or ConnectionError if there is none."""
-        while True:
-            address = await asyncio.shield(self._at)
-            with contextlib.suppress(*(() if once else LOST)):
-                peer = await CutPeer.open(address)
-                assert isinstance(peer, CutPeer)
-                peer.up, peer.down = cut
-                if cut != (0, 0):
-                    self.see("cut", *cut)
-                try:
-                    answer = await peer.auth(name, **more)
-                    assert answer.code == 0, answer
-                    return peer
-                except LOST:
-                    peer.abort()
-                    if cut != (0, 0):
-                        cut = next(self.cuts)
-                    raise
-            await asyncio.sleep(0)
 
 
 async def _kill(world: World, between: int) -> None:

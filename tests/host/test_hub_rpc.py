@@ -42,6 +42,28 @@ def reply(peer: Peer, ident: bytes, result: bytes, qos: int = 0) -> bytes:
     return peer.publish(REPLY, ident + result, qos)
 
 
+async def answered(responder: Peer, caller: Peer, ident: bytes, result: bytes = b"") -> None:
+    """A responder's reply is the next that its caller gets."""
+    reply(responder, ident, result)
+    got = await caller.next()
+    assert (got.correlation, got.payload) == (ident, result)
+
+
+async def open_call(hub: Hub) -> tuple[Peer, Peer, bytes]:
+    """A responder that was asked, its caller, and the call."""
+    responder, caller = await serving(hub, "a"), await Peer.login(hub)
+    ident = call(caller, "a")
+    assert (await asked(responder)).id == ident
+    return responder, caller, ident
+
+
+async def call_again(responder: Peer, caller: Peer) -> None:
+    """Another call is answered."""
+    ident = call(caller, "a")
+    await asked(responder)
+    await answered(responder, caller, ident)
+
+
 async def refusal(peer: Peer, ident: bytes) -> tuple[int, str]:
     got = await peer.answer(ident)
     assert got.kind == spec.ACK, got
@@ -100,8 +122,7 @@ async def test_nobody_serves_it(hub: Hub) -> None:
     assert (await responder.ask(spec.UNSUBSCRIBE, (number,))).code == 0
     assert (await refusal(caller, call(caller, "c")))[0] == 0x10
     # What it was asked it may still answer.
-    reply(responder, ident, b"late, and in time")
-    assert (await caller.next()).payload == b"late, and in time"
+    await answered(responder, caller, ident, b"late, and in time")
 
 
 @pytest.mark.settings(clients=ClientLimits(frame=1000))
@@ -159,8 +180,7 @@ async def test_a_responder_that_is_gone(hub: Hub) -> None:
     first.abort()
     code, text = await refusal(caller, idents[0])
     assert (code, text) == (0x83, "the responder is gone")
-    reply(second, idents[1], b"2")
-    assert (await caller.next()).payload == b"2"
+    await answered(second, caller, idents[1], b"2")
     await second.ping()
     assert not second.got
     assert outcomes(hub) == {"lost": 1, "answered": 1}
@@ -173,40 +193,27 @@ async def test_a_responder_that_is_gone(hub: Hub) -> None:
 
 @pytest.mark.settings(clients=ClientLimits(rpc=0.2))
 async def test_a_responder_that_is_too_slow(hub: Hub) -> None:
-    responder, caller = await serving(hub, "a"), await Peer.login(hub)
-    ident = call(caller, "a")
-    await asked(responder)
+    responder, caller, ident = await open_call(hub)
     assert await refusal(caller, ident) == (0x83, "no answer has come in time")
     # Its late answer is refused, at every QoS, and it is asked again.
     for qos in (0, 1, 2):
         assert (await refusal(responder, reply(responder, ident, b"late", qos)))[0] == 0x10
-    again = call(caller, "a")
-    await asked(responder)
-    reply(responder, again, b"ok")
-    assert (await caller.next()).payload == b"ok"
+    await call_again(responder, caller)
     assert not caller.got
     assert outcomes(hub) == {"late": 1, "answered": 1}
 
 
 async def test_a_caller_that_is_gone(hub: Hub) -> None:
-    responder, caller, other = await serving(hub, "a"), await Peer.login(hub), await Peer.login(hub)
-    ident = call(caller, "a")
-    await asked(responder)
+    (responder, caller, ident), other = await open_call(hub), await Peer.login(hub)
     caller.abort()
     await until(lambda: outcomes(hub) == {"abandoned": 1})
     assert (await refusal(responder, reply(responder, ident, b"for nobody")))[0] == 0x10
-    mine = call(other, "a")
-    await asked(responder)
-    reply(responder, mine, b"ok")
-    assert (await other.next()).payload == b"ok"
+    await call_again(responder, other)
     assert not other.got
 
 
 async def test_replies_that_are_none(hub: Hub) -> None:
-    responder, other = await serving(hub, "a"), await serving(hub, "b")
-    caller = await Peer.login(hub)
-    ident = call(caller, "a")
-    await asked(responder)
+    (responder, caller, ident), other = await open_call(hub), await serving(hub, "b")
     unknown = new_id(spec.CONSUME, 77)
     cases = [
         (other, ident + b"from who was not asked", 0x10),
@@ -221,8 +228,7 @@ async def test_replies_that_are_none(hub: Hub) -> None:
         for qos in (0, 1, 2):
             assert (await refusal(peer, peer.publish(REPLY, payload, qos)))[0] == code, payload
     # None of them has disturbed the call, which has one answer.
-    reply(responder, ident, b"yes")
-    assert (await caller.next()).payload == b"yes"
+    await answered(responder, caller, ident, b"yes")
     assert (await refusal(responder, reply(responder, ident, b"again", 1)))[0] == 0x10
     await caller.ping()
     assert not caller.got
@@ -244,9 +250,7 @@ async def test_replies_that_are_none(hub: Hub) -> None:
 async def test_a_responder_refuses_with_a_reason(
     hub: Hub, fields: tuple[Any, ...], told: tuple[int, str]
 ) -> None:
-    responder, other, caller = await serving(hub, "a"), await serving(hub, "b"), await Peer.login(hub)
-    ident = call(caller, "a")
-    await asked(responder)
+    (responder, caller, ident), other = await open_call(hub), await serving(hub, "b")
     # Neither another one's, nor one without a reason.
     other.send(spec.ACK, (0x80,), ident=ident)
     await other.ping()
@@ -264,8 +268,7 @@ async def test_an_id_is_of_one_call(hub: Hub) -> None:
     for peer in (caller, other):
         assert (await refusal(peer, call(peer, "a", ident=ident)))[0] == 0x91
     await asked(responder)
-    reply(responder, ident, b"1")
-    assert (await caller.next()).payload == b"1"
+    await answered(responder, caller, ident, b"1")
     # Of CONSUME as well: the first would never leave its group.
     values = (b"t", (), b"", b"g")
     caller.send(spec.CONSUME, values, spec.ONCE, ident=ident)
@@ -285,8 +288,7 @@ async def test_how_many_calls_there_may_be(hub: Hub) -> None:
     assert (await refusal(callers[2], call(callers[2], "b")))[0] == 0x97
     for ident in one:
         await asked(responders[2])
-        reply(responders[2], ident, b"")
-        assert (await callers[1].next()).correlation == ident
+        await answered(responders[2], callers[1], ident)
     for n in range(3):
         await asked(responders[n % 2])
         reply(responders[n % 2], idents[n], b"")
@@ -294,8 +296,7 @@ async def test_how_many_calls_there_may_be(hub: Hub) -> None:
         await callers[0].next()
     three = [call(callers[1], "b") for _ in range(3)]
     assert (await refusal(callers[2], call(callers[2], "b")))[0] == 0x97
-    reply(responders[2], three[0], b"")
-    assert (await callers[1].next()).correlation == three[0]
+    await answered(responders[2], callers[1], three[0])
     call(callers[2], "b")
     for _ in range(4):
         await asked(responders[2])
@@ -327,8 +328,7 @@ async def test_a_responder_that_does_not_read(hub: Hub) -> None:
     reader = await serving(hub, "a")
     extra = call(caller, "a")
     assert (await asked(reader)).id == extra
-    reply(reader, extra, b"")
-    assert (await caller.next()).correlation == extra
+    await answered(reader, caller, extra)
     stuck.abort()
     handed = [(await asked(reader)).id for _ in waiting]
     assert set(handed) == waiting
@@ -401,16 +401,14 @@ async def test_a_session_that_is_kept_serves_while_it_is_connected(tmp_path: Pat
         assert (await refusal(caller, ident))[0] == 0x83
         ident = call(caller, "a")
         assert (await asked(again)).id == ident
-        reply(again, ident, b"here")
-        assert (await caller.next()).payload == b"here"
+        await answered(again, caller, ident, b"here")
 
 
 async def test_a_client_calls_itself(hub: Hub) -> None:
     one = await serving(hub, "a")
     ident = call(one, "a", b"me")
     assert (await asked(one)).payload == b"me"
-    reply(one, ident, b"myself")
-    assert (await one.next()).payload == b"myself"
+    await answered(one, one, ident, b"myself")
     call(one, "a")
     await asked(one)
     one.abort()
@@ -432,14 +430,11 @@ async def test_rules(tmp_path: Path) -> None:
         assert (await refusal(caller, call(caller, "b")))[0] == 0x87
         ident = call(caller, "a")
         await asked(responder)
-        reply(responder, ident, b"ok")
-        assert (await caller.next()).payload == b"ok"
+        await answered(responder, caller, ident, b"ok")
         await responder.ping()
         assert not responder.got
     async with hub_of(replace(config(tmp_path), rules=(Rule(("PUBLISH",), deny=ANY),))) as hub:
-        responder, caller = await serving(hub, "a"), await Peer.login(hub)
-        ident = call(caller, "a")
-        await asked(responder)
+        responder, caller, ident = await open_call(hub)
         assert (await refusal(responder, reply(responder, ident, b"x")))[0] == 0x87
         await caller.ping()
         assert not caller.got
