@@ -62,7 +62,8 @@ def _done_with(before: Any) -> Any:
 
 def _unwritten(before: Any) -> Any:
     def change(self: Any, kind: str, *values: Any) -> Any:
-        return 0 if kind == "position" and values[0] != "audit" else before(self, kind, *values)
+        lost = kind in ("position", "open", "close") and values[0] != "audit"
+        return 0 if lost else before(self, kind, *values)
 
     return change
 
