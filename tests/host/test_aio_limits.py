@@ -12,6 +12,7 @@ from headwater.mqtt.v5 import ClientV5
 from headwater_host.client.connection import take as take_all
 from headwater_host.client.mqtt import Client, Limits, Message, Reconnect, SessionOptions
 from headwater_host.client.mqtt.session import HostClientSession
+from headwater_host.client.session_config import SessionConfig
 from headwater_host.errors import (
     ArgumentError,
     ConnectRefusedError,
@@ -103,7 +104,9 @@ async def test_what_is_answered_does_not_count() -> None:
 
 def test_ids_of_an_earlier_connection_do_not_count() -> None:
     """A server begins each connection with a quota of its own (4.9), beside what it had left open."""
-    session = HostClientSession(b"c", clean_start=False, version=ClientV5(receive_maximum=2))
+    session = HostClientSession(
+        SessionConfig(client_id=b"c", clean_start=False), version=ClientV5(receive_maximum=2)
+    )
     for packet_id in (1, 3):
         assert session.connect(0) == 0
         take_all(session, [])
@@ -115,7 +118,7 @@ def test_ids_of_an_earlier_connection_do_not_count() -> None:
 
 def test_thousands_under_way_cost_each_read_the_same() -> None:
     """Whatever is acknowledged or open: no table is gone through for a message."""
-    session = HostClientSession(b"c", version=ClientV5(receive_maximum=4096))
+    session = HostClientSession(SessionConfig(client_id=b"c"), version=ClientV5(receive_maximum=4096))
     session.acks.automatic = False
     assert session.connect(0) == 0
     assert take(session, CONNACK5) == 0

@@ -11,6 +11,7 @@ from headwater.mqtt.packets import Packet
 from headwater.mqtt.v5 import ClientV5
 from headwater_host.capture import CaptureReader
 from headwater_host.client.mqtt.session import HostClientSession, HostServerSession
+from headwater_host.client.session_config import SessionConfig
 from headwater_host.gateway.recording import Acknowledgements, Recorder
 from headwater_host.gateway.source import Source, offending_frame
 from tests.host.clocks import loop_clock_stands
@@ -235,7 +236,7 @@ def test_what_broke_the_connection_is_found_again(before: str, bad: str, behind:
     ],
 )
 def test_what_broke_a_connection_of_5_0_is_found_again(before: str, bad: str) -> None:
-    session = HostClientSession(b"c", version=ClientV5())
+    session = HostClientSession(SessionConfig(client_id=b"c"), version=ClientV5())
     assert feed(session, "20 03 00 00 00") == 0
     assert session.state == ONLINE
     assert feed(session, before + bad) < 0
@@ -245,7 +246,10 @@ def test_what_broke_a_connection_of_5_0_is_found_again(before: str, bad: str) ->
 async def test_records_have_the_version_of_their_connection(tmp_path: Path) -> None:
     async with log(tmp_path) as (recorder, _):
         source = Source(recorder, "p")
-        server, client = HostServerSession(), HostClientSession(b"c", version=ClientV5())
+        server, client = (
+            HostServerSession(),
+            HostClientSession(SessionConfig(client_id=b"c"), version=ClientV5()),
+        )
         server.on_message = client.on_message = source.record_publish
         feed(server, "10 0f 0004 4d515454 04 00 0000 0003 616263")
         feed(server, "30 04 0001 61 62")

@@ -15,6 +15,7 @@ from headwater_host.client.mqtt.session import HostClientSession, frame_start
 from headwater_host.client.outbox import GrowingOutbox
 from headwater_host.client.payload import payload_bytes
 from headwater_host.client.rxbuf import GrowingRxBuf
+from headwater_host.client.session_config import SessionConfig
 from headwater_host.errors import ArgumentError
 from headwater_host.topics import Topic, Wildcard, check_name, filter_bytes, topic_bytes
 from tests.rows import each_row
@@ -112,7 +113,7 @@ def test_outbox_grows_and_keeps_every_packet(slots: int, steps: list[int]) -> No
 
 
 def test_outbox_says_full_or_too_large() -> None:
-    session = HostClientSession(b"c", slots=2)
+    session = HostClientSession(SessionConfig(client_id=b"c", slots=2))
     session.outbox = GrowingOutbox(64, 2, limit=1000)
     assert session.offer(b"t", bytes(2000), 1, False) == E_TOO_LARGE
     assert session.offer(b"t", bytes(900), 1, False) == 1
@@ -151,7 +152,7 @@ def feed(session: HostClientSession, data: bytes) -> bytes:
 
 
 def test_as_many_qos2_messages_may_be_open_as_there_are_ids() -> None:
-    session = HostClientSession(b"c", clean_start=False)
+    session = HostClientSession(SessionConfig(client_id=b"c", clean_start=False))
     session.acks.automatic = False
     came: list[int] = []
     session.on_message = lambda p: came.append(p.packet_id)

@@ -14,7 +14,6 @@ import pytest
 from headwater_host import private
 from headwater_host.capture import CaptureReader
 from headwater_host.capture.asyncio_writer import AsyncCapture
-from headwater_host.client.fmq.store import FmqOutbox
 from headwater_host.client.store import SqliteOutbox
 from headwater_host.gateway import config as gateway_config
 from headwater_host.gateway.recording import Recorder
@@ -136,7 +135,7 @@ def test_new_files(make: Callable[[Path, bool], None], group_readable: bool, tmp
 
 
 def test_stores_of_clients(tmp_path: Path) -> None:
-    with SqliteOutbox(tmp_path / "mqtt.db", "me"), FmqOutbox(tmp_path / "fmq.db", "me"):
+    with SqliteOutbox(tmp_path / "mqtt.db", "me"), SqliteOutbox(tmp_path / "fmq.db", "me", protocol="fmq"):
         assert modes(tmp_path) == {0o600}
 
 

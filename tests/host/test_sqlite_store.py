@@ -18,6 +18,7 @@ from headwater.journal import JournalOutbox
 from headwater.mqtt.server import ServerSession
 from headwater_host.client.backlog import Waiting
 from headwater_host.client.mqtt.session import HostClientSession
+from headwater_host.client.session_config import SessionConfig
 from headwater_host.client.store import SqliteOutbox
 from headwater_host.errors import StoreError
 from tests.host.command import environment
@@ -394,7 +395,7 @@ def test_a_process_that_ends_at_every_byte(tmp_path: Path, server_forgets: bool)
                 wire = Wire(chunk=4, cut=-1 if life else k)
                 link = Link(wire) if direction == 0 else Link(down=wire)
                 box = SqliteOutbox(path, "c", slots=7, keeps_over="process", size=64)
-                session = HostClientSession(b"c", clean_start=False, outbox=box)
+                session = HostClientSession(SessionConfig(client_id=b"c", clean_start=False, outbox=box))
                 ends = Ends(session, server, [link])
                 ends.reconnect = False
                 session.on_delivered = server.on_delivered = None

@@ -11,7 +11,6 @@ from journal_file import MemoryFile
 
 from headwater.connection import AT1, AT2, REL
 from headwater.journal import JournalOutbox
-from headwater_host.client.fmq.store import FmqOutbox
 from headwater_host.client.store import SqliteOutbox
 from tests.host.sql import restored
 from tests.host.test_sqlite_store import content
@@ -44,10 +43,10 @@ def test_an_fmq_outbox_of_version_1(tmp_path: Path) -> None:
     path = restored(tmp_path / "store.db", FORMATS / "store-fmq-1.dump")
     # Written with first byte 0x33; DUP is set when the store is opened.
     frame = bytes.fromhex("3b0102030405060708090a0401740021")
-    with FmqOutbox(path, "meter", slots=8) as box:
+    with SqliteOutbox(path, "meter", slots=8, protocol="fmq") as box:
         assert [bytes(box.buf[box.at[i] : box.at[i] + box.size[i]]) for i in range(2)] == [frame, frame]
         assert list(box.state[:2]) == [AT1, AT2]
-        assert (box.process, box.ceiling) == (b"\x05\x01", 1795366833900490141)
+        assert (box.message_ids.process, box.message_ids.ceiling) == (b"\x05\x01", 1795366833900490141)
 
 
 def test_a_flash_journal_of_version_1() -> None:

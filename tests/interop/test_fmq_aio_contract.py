@@ -8,7 +8,7 @@ import pytest
 from headwater.fmq import spec
 from headwater.fmq.frames_hub import time_at
 from headwater_host.client.fmq import Reconnect, SessionOptions
-from headwater_host.client.fmq.store import FmqOutbox
+from headwater_host.client.store import SqliteOutbox
 from headwater_host.errors import ProtocolError
 from headwater_host.fmq.values import decode_at
 from tests.host.hub_client import new_id
@@ -97,7 +97,7 @@ def test_ids_go_on_over_the_end_of_the_process(tmp_path: Path) -> None:
     async def main() -> None:
         async with scripted(script) as where:
             for _ in range(3):
-                box = FmqOutbox(tmp_path / "box.db", "c")
+                box = SqliteOutbox(tmp_path / "box.db", "c", protocol="fmq")
                 async with client(where, session=SessionOptions(store=box)) as c:
                     await c.publish("t", b"", 1)
                 box.close()

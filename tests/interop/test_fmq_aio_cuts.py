@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from headwater_host.client.fmq import Client, Reconnect, SessionOptions
-from headwater_host.client.fmq.store import FmqOutbox
+from headwater_host.client.store import SqliteOutbox
 from headwater_host.errors import ArgumentError
 from tests.host.command import running
 from tests.host.hub_client import config, hub_of
@@ -209,6 +209,6 @@ async def test_a_publisher_that_is_killed_loses_and_doubles_nothing(tmp_path: Pa
         assert not set(promised) - set(got), "lost"
         order = [tuple(map(int, payload.split("."))) for payload in got]
         assert order == sorted(order), "reordered"
-    with FmqOutbox(store, "killed") as box:
+    with SqliteOutbox(store, "killed", protocol="fmq") as box:
         assert box.count == 0
-        assert box.process
+        assert box.message_ids.process

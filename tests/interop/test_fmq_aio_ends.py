@@ -19,7 +19,7 @@ from headwater_host.client.fmq import (
     Will,
     encode,
 )
-from headwater_host.client.fmq.store import FmqOutbox
+from headwater_host.client.store import SqliteOutbox
 from headwater_host.errors import (
     ArgumentError,
     ClientError,
@@ -308,7 +308,7 @@ def test_a_hub_whose_clock_is_wrong(tmp_path: Path, time: int) -> None:
     async def main() -> None:
         async with scripted(script) as where:
             for _ in range(3):
-                with FmqOutbox(tmp_path / "box", "c") as box:
+                with SqliteOutbox(tmp_path / "box", "c", protocol="fmq") as box:
                     async with client(where, session=SessionOptions(clean_start=False, store=box)) as c:
                         for _ in range(5):
                             await c.publish("t", b"", 1)

@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 from headwater_host.client.fmq import Client, Limits, Reconnect, SessionOptions
-from headwater_host.client.fmq.store import FmqOutbox
 from headwater_host.client.store import SqliteOutbox
 from headwater_host.errors import ArgumentError, FmqRequestError, StoreError
 from headwater_host.hub.broadcast import WINDOW
@@ -53,7 +52,7 @@ async def test_what_is_handed_in_offline_goes_out_from_the_next_process(tmp_path
     store = tmp_path / "box.db"
 
     async with hub_of(config(tmp_path)) as hub:
-        with FmqOutbox(store, "c") as box:
+        with SqliteOutbox(store, "c", protocol="fmq") as box:
             async with client(hub, session=SessionOptions(clean_start=False, store=box)) as c:
                 await c.publish("t", b"first", 1)
         # The process number is known from the file: without it nothing can be handed in.
@@ -169,28 +168,31 @@ async def test_files_that_are_not_ours(tmp_path: Path) -> None:
     store = tmp_path / "box.db"
 
     async with hub_of(config(tmp_path)) as hub:
-        with FmqOutbox(store, "c") as box:
+        with SqliteOutbox(store, "c", protocol="fmq") as box:
             async with client(hub, session=SessionOptions(clean_start=False, store=box)) as c:
                 await c.publish("t", b"", 1)
                 with pytest.raises(StoreError, match="in use"):
                     client(hub, session=SessionOptions(clean_start=False, store=store))
         with pytest.raises(StoreError, match="belongs to the client"):
             client(hub, "other", session=SessionOptions(clean_start=False, store=store))
-        with FmqOutbox(store, "c") as box:
-            assert box.ceiling > 0
+        with SqliteOutbox(store, "c", protocol="fmq") as box:
+            assert box.message_ids.ceiling > 0
             at = box.reserve(20)
             box.buf[at : at + 20] = b"\x32" + bytes(19)
             box.commit(20, 1)
         with pytest.raises(StoreError, match=r"holds 1 messages as packets of FMQ: .* MQTT 3\.1\.1"):
             SqliteOutbox(store, "c")
-        with FmqOutbox(store, "c") as box, pytest.raises(ArgumentError, match="of the client"):
+        with (
+            SqliteOutbox(store, "c", protocol="fmq") as box,
+            pytest.raises(ArgumentError, match="of the client"),
+        ):
             client(hub, "other", session=SessionOptions(clean_start=False, store=box))
         db = sqlite3.connect(store)
         db.execute("UPDATE ids SET ceiling = ceiling - 1")
         db.commit()
         db.close()
         with pytest.raises(StoreError, match="message ids"):
-            FmqOutbox(store, "c")
+            SqliteOutbox(store, "c", protocol="fmq")
     with pytest.raises(ValueError, match="fmq"):
         SqliteOutbox(tmp_path / "new.db", "c", protocol="fmq")
 

@@ -4,20 +4,23 @@ import asyncio
 import logging
 import secrets
 from abc import abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 from headwater_host.arguments import check_seconds, seconds_of, servers_of
 from headwater_host.client.backlog import Backlog
+from headwater_host.client.delivery import Delivery
 from headwater_host.client.inbox import Inbox
 from headwater_host.client.lifecycle import Lifecycle, LifecycleSession
 from headwater_host.client.options import ConnectionOptions, Limits, SessionOptions, check_options
+from headwater_host.client.payload import Payload
 from headwater_host.client.receive_path import ReceivePath, SkipLarge
 from headwater_host.client.reconnect import Reconnect, policy_of
 from headwater_host.client.route import Route
 from headwater_host.client.send_path import Publisher, SendPath
 from headwater_host.client.waiting import Answers
 from headwater_host.errors import ArgumentError, ClientError
+from headwater_host.mqtt_properties import Properties
 from headwater_host.topics import Topic
 
 if TYPE_CHECKING:
@@ -108,6 +111,77 @@ class BaseClient(Lifecycle, Generic[_Extra, _Message, _Answer]):
 
     # -- publishing ------------------------------------------------------------------------------------------------
 
+    @abstractmethod
+    def _extra(self, properties: Properties | None, tags: Sequence[str]) -> _Extra:
+        """Return what the protocol sends with a message. Raises ArgumentError for what it does not have."""
+
+    def publish(
+        self,
+        topic: str,
+        payload: Payload = None,
+        qos: int = 0,
+        retain: bool = False,
+        *,
+        timeout: float | None = None,
+        properties: Properties | None = None,
+        tags: Sequence[str] = (),
+    ) -> Coroutine[None, None, int]:
+        """Publish, and wait until the message is written to the connection (QoS 0) or completely acknowledged (1, 2).
+
+        ``properties`` are those of MQTT 5.0 (``headwater_host.mqtt_properties``); subscriptions of FMQ can filter by
+        ``tags``. Returns the reason code of the server's answer: 0, or with MQTT 5.0 0x10 when there are no
+        subscribers.
+
+        Several calls may run concurrently (``asyncio.gather``); messages leave in the order of the calls. A call waits
+        while the connection is not writable, and while too many messages are unacknowledged.
+
+        Raises ArgumentError and QueueFullError (nothing was sent), TimedOutError and NotConnectedError. After one of
+        the latter two at QoS 1 or 2, and when the call is cancelled, a message that was enqueued stays in the session:
+        it is still sent, over this or the next connection. With MQTT 5.0 and FMQ also PublishError: the server refused
+        the message, which is not retransmitted.
+        """
+        more = self._extra(properties, tags)
+        return self._send_path.publish(topic, payload, qos, retain, timeout, more)
+
+    def post(
+        self,
+        topic: str,
+        payload: Payload = None,
+        qos: int = 0,
+        retain: bool = False,
+        *,
+        timeout: float | None = None,
+        properties: Properties | None = None,
+        tags: Sequence[str] = (),
+    ) -> Coroutine[None, None, Delivery]:
+        """Enqueue a message (with a store: on disk) and return its ``Delivery``, so that many can be in flight.
+
+        The ``Delivery`` can be awaited, calls back when it is done, and has the packet identifier and the reason code.
+        ``drain`` waits for all deliveries. A refusal of the server is also logged. For errors see ``publish``.
+        """
+        more = self._extra(properties, tags)
+        return self._send_path.post(topic, payload, qos, retain, timeout, more)
+
+    def post_nowait(
+        self,
+        topic: str,
+        payload: Payload = None,
+        qos: int = 0,
+        retain: bool = False,
+        *,
+        properties: Properties | None = None,
+        tags: Sequence[str] = (),
+    ) -> Delivery:
+        """Enqueue a message without waiting: for handlers.
+
+        Raises QueueFullError when there is no room for the message, and NotConnectedError at QoS 0 without a
+        connection, unless ``when_full`` is "drop_oldest".
+
+        Acknowledgements are read in later turns of the event loop, so a program that posts many messages must await
+        something in between.
+        """
+        return self._send_path.post_nowait(topic, payload, qos, retain, self._extra(properties, tags))
+
     async def drain(self, timeout: float | None = None) -> None:
         """Wait until every published message is acknowledged.
 
@@ -188,16 +262,38 @@ def check_client(
     kinds: tuple[type[SessionOptions], type[Limits]],
     identifier: str | None,
     timeout: float,
-) -> None:
-    """Raise ArgumentError for options of another class than ``kinds``, and for options that contradict each other."""
+) -> str:
+    """Return the client identifier, a random one if none is given.
+
+    Raises ArgumentError for options of another class than ``kinds``, and for options that contradict each other.
+    """
     check_options("connection", connection, ConnectionOptions)
     check_options("session", session, kinds[0])
     check_options("limits", limits, kinds[1])
     check_seconds("timeout", timeout)
     if not session.clean_start and not identifier:
         raise ArgumentError("a session that the server is to keep needs an identifier")
-
-
-def identifier_of(identifier: str | None) -> str:
-    """Return the client identifier: a random one if none is given."""
     return "headwater-" + secrets.token_hex(6) if identifier is None else identifier
+
+
+def open_store(
+    options: SessionOptions, identifier: str | None, protocol: str, slots: int
+) -> "SqliteOutbox | None":
+    """Return the store of a client. Raises StoreError, and ArgumentError when it belongs to another client."""
+    store = options.store
+    if store is None:
+        return None
+    # Imported only where a store is used, because some builds of Python have no SQLite.
+    from headwater_host.client.store import SqliteOutbox, protocol_name
+
+    if not identifier:
+        raise ArgumentError("a store needs the identifier whose messages it keeps")
+    if not isinstance(store, SqliteOutbox):
+        return SqliteOutbox(store, identifier, protocol=protocol, slots=slots)
+    if store.protocol != protocol:
+        raise ArgumentError(
+            f"the store is for {protocol_name(store.protocol)}, not {protocol_name(protocol)}"
+        )
+    if store.identifier != identifier:
+        raise ArgumentError(f"the store is of the client {store.identifier!r}")
+    return store

@@ -1,5 +1,7 @@
 """The outbox in memory: unacknowledged messages, in a buffer that grows with them."""
 
+from typing import Any
+
 from headwater.connection import RamOutbox
 
 #: Default size of the buffer while it is empty, in bytes.
@@ -13,6 +15,9 @@ class GrowingOutbox(RamOutbox):
 
     Growing moves the entries, so this is only for transports that take whole packets.
     """
+
+    #: The parts of FMQ's message ids, if the outbox stores them.
+    message_ids: Any = None
 
     def __init__(self, size: int = OUTBOX_SIZE, slots: int = 1024, limit: int = OUTBOX_LIMIT):
         super().__init__(size, slots)

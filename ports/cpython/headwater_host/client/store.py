@@ -12,13 +12,14 @@ one client identifier (``docs/stores.md``).
 import sqlite3
 import zlib
 from array import array
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from os import PathLike
 from types import TracebackType
 from typing import Any, Literal, TypeAlias, TypeVar
 
 from headwater.connection import DONE, FREE, REL
 from headwater.errors import E_STORE
+from headwater.fmq.frames import NO_TAGS
 from headwater.mqtt import spec
 from headwater_host.client.backlog import Backlog, Waiting
 from headwater_host.client.group_commit import GroupCommit, Statement
@@ -43,6 +44,10 @@ _PUBREL = b"\x62\x02"
 _RELEASE = 4
 _DUP = 8
 _VERSIONS = ("3.1", "3.1.1", "5.0")
+_PROTOCOLS = (*_VERSIONS, "fmq")
+_IDS = """
+CREATE TABLE IF NOT EXISTS ids (id INTEGER PRIMARY KEY CHECK (id = 0), process BLOB, ceiling INTEGER, crc INTEGER)
+"""
 #: What a store survives: a power failure, or only the end of the process.
 KeepsOver: TypeAlias = Literal["power", "process"]
 # SQLite's setting ``synchronous``.
@@ -55,7 +60,7 @@ _Self = TypeVar("_Self", bound="SqliteOutbox")
 class SqliteOutbox(GrowingOutbox):
     """The outbox of the client ``identifier`` in the file ``path``.
 
-    - ``protocol``: the client's version of MQTT. A file with messages keeps it, because it has them as packets.
+    - ``protocol``: the client's version of MQTT, or "fmq". A file with messages keeps it: it has them as packets.
     - ``keeps_over``: "power": each commit is on the disk before any of its messages is sent. "process": much faster,
       and survives the end of the process, but not a power failure.
     - ``slots``: the number of messages. A file with messages keeps its number, because packet identifiers depend on it.
@@ -65,9 +70,6 @@ class SqliteOutbox(GrowingOutbox):
     or no store, if it belongs to another client, or if it has packets of another version of MQTT. If the file cannot be
     written later, methods return E_STORE, ``error`` is the cause, and the next ``sync`` writes everything.
     """
-
-    #: The protocols whose packets it can store.
-    PROTOCOLS: Collection[str] = _VERSIONS
 
     def __init__(
         self,
@@ -82,8 +84,8 @@ class SqliteOutbox(GrowingOutbox):
     ):
         if keeps_over not in _SYNCHRONOUS:
             raise ValueError(f"keeps_over is one of {', '.join(_SYNCHRONOUS)}, not {keeps_over!r}")
-        if protocol not in self.PROTOCOLS:
-            raise ValueError(f"protocol is one of {', '.join(self.PROTOCOLS)}, not {protocol!r}")
+        if protocol not in _PROTOCOLS:
+            raise ValueError(f"protocol is one of {', '.join(_PROTOCOLS)}, not {protocol!r}")
         if not isinstance(path, str | PathLike):
             raise ArgumentError(f"store={path!r}: the path of a file")
         super().__init__(size, slots, limit)
@@ -102,6 +104,7 @@ class SqliteOutbox(GrowingOutbox):
         db = open_file(self.path)
         #: The file's transactions.
         self.commits = GroupCommit(db, self._write_all)
+        self.message_ids = StoredIds(self.commits) if protocol == "fmq" else None
         try:
             prepare_tables(db, self.path, _SYNCHRONOUS[keeps_over], self._write_about)
             self._load(db)
@@ -169,7 +172,7 @@ class SqliteOutbox(GrowingOutbox):
         if (rows or waiting) and _packets(protocol) != _packets(self.protocol):
             raise StoreError(
                 f"the store {self.path} holds {len(rows) + len(waiting)} messages as packets of "
-                f"{_name(protocol)}: deliver them with that, then use it with {_name(self.protocol)}"
+                f"{protocol_name(protocol)}: deliver them with that, then use it with {protocol_name(self.protocol)}"
             )
         if rows and slots != self.slots:
             GrowingOutbox.__init__(self, self._first_size, slots, self.limit)
@@ -192,25 +195,22 @@ class SqliteOutbox(GrowingOutbox):
             more = self.unpack(block)
             self.backlog.restore(Waiting(seq, topic, payload, flags >> 1, flags & 1 == 1, more))
         db.execute(BACKLOG)
-        self._load_more(db)
+        if self.message_ids is not None:
+            self.message_ids.load(db, self.path)
         if slots != self.slots or about.get("protocol") != self.protocol:
             db.execute("BEGIN")
             self._write_about(db)
             self.commits.position += 1
 
     def pack(self, more: Any) -> bytes:
-        """Return ``Waiting.more`` of a waiting message as bytes."""
-        return encode(more, 1 << spec.PUBLISH)
+        """Encode ``Waiting.more``: properties or tags."""
+        return bytes(more or NO_TAGS) if self.protocol == "fmq" else encode(more, 1 << spec.PUBLISH)
 
     def unpack(self, block: bytes) -> Any:
-        """Return what ``pack`` has encoded."""
+        """Decode what ``pack`` has encoded."""
+        if self.protocol == "fmq":
+            return block if block != NO_TAGS else b""
         return unblock(block) or None
-
-    def _load_more(self, db: sqlite3.Connection) -> None:
-        """Read what a protocol stores in addition."""
-
-    def _write_more(self, db: sqlite3.Connection) -> None:
-        """Write what a protocol stores in addition, within the open transaction."""
 
     def _load_backlog(self, db: sqlite3.Connection) -> list[Any]:
         query = "SELECT count(*) FROM sqlite_schema WHERE name = 'backlog'"
@@ -354,7 +354,8 @@ class SqliteOutbox(GrowingOutbox):
         db.execute("DELETE FROM received")
         db.execute("DELETE FROM backlog")
         self._write_about(db)
-        self._write_more(db)
+        if self.message_ids is not None:
+            db.execute(*self.message_ids.row())
         for k in range(self.count):
             i = (self.head + k) % self.slots
             db.execute(*self._insert(i))
@@ -362,6 +363,41 @@ class SqliteOutbox(GrowingOutbox):
         db.executemany("INSERT INTO received VALUES (?, ?)", ids)
         for message in self.backlog.queue:
             db.execute(*self.backlog.row(message))
+
+
+class StoredIds:
+    """What unique message ids of FMQ need: the hub's process number, and a time that no id has reached."""
+
+    def __init__(self, commits: GroupCommit):
+        #: Little-endian, empty before it is known; nanoseconds since 1970, above those of every id.
+        self.process = b""
+        self.ceiling = 0
+        self._commits = commits
+
+    def keep(self, process: bytes, ceiling: int) -> int:
+        """Store both with the next commit: 0, or E_STORE."""
+        self.process = process
+        self.ceiling = ceiling
+        return self._commits.execute(*self.row())
+
+    def row(self) -> Statement:
+        """Return the statement that writes both."""
+        row = (self.process, self.ceiling)
+        return "INSERT OR REPLACE INTO ids VALUES (0, ?, ?, ?)", (*row, _ids_crc(*row))
+
+    def load(self, db: sqlite3.Connection, path: str) -> None:
+        """Read both. Raises StoreError."""
+        db.execute(_IDS)
+        for process, ceiling, crc in db.execute("SELECT process, ceiling, crc FROM ids"):
+            is_whole = isinstance(process, bytes) and isinstance(ceiling, int)
+            if not is_whole or crc != _ids_crc(process, ceiling):
+                raise damaged(path, "the parts of message ids are not what was written")
+            self.process = process
+            self.ceiling = ceiling
+
+
+def _ids_crc(process: bytes, ceiling: int) -> int:
+    return zlib.crc32(process, zlib.crc32(str(ceiling).encode()))
 
 
 class StoredBacklog(Backlog):
@@ -393,5 +429,6 @@ def _packets(protocol: object) -> object:
     return "3.1.1" if protocol == "3.1" else protocol
 
 
-def _name(protocol: object) -> str:
+def protocol_name(protocol: object) -> str:
+    """Return the name of a store's protocol for messages, such as "MQTT 5.0"."""
     return f"MQTT {protocol}" if protocol in _VERSIONS else str(protocol).upper()

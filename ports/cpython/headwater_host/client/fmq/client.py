@@ -15,23 +15,22 @@ lives in the client object: entering the client again resumes it, and with ``rec
 import asyncio
 import logging
 import ssl
-from collections.abc import Coroutine, Sequence
+from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
 from headwater.fmq.calls import call, consume_once
 from headwater.fmq.queues import consume as begin_to_consume
-from headwater_host.arguments import string_field
-from headwater_host.client.base import check_client, identifier_of, routes_of
-from headwater_host.client.delivery import Delivery
+from headwater_host.client.base import check_client, open_store, routes_of
 from headwater_host.client.fmq.messages import Message, Subscription, texts
-from headwater_host.client.fmq.options import encoded_tags, open_store, split_url, text_bytes, will_size
+from headwater_host.client.fmq.options import encoded_tags, split_url, text_bytes
 from headwater_host.client.fmq.session import MAX_BODY, RECEIVE_WINDOW, HostSession
 from headwater_host.client.fmq.subscriptions import SERVED, Subscribing
 from headwater_host.client.options import ConnectionOptions, Limits, SessionOptions
 from headwater_host.client.payload import Payload, Will, payload_bytes
 from headwater_host.client.reconnect import Reconnect
 from headwater_host.client.route import Route, Tls
+from headwater_host.client.session_config import session_config
 from headwater_host.errors import (
     ArgumentError,
     ClientError,
@@ -40,6 +39,7 @@ from headwater_host.errors import (
     PublishError,
     SubscribeError,
 )
+from headwater_host.mqtt_properties import Properties
 from headwater_host.topics import Topic, filter_bytes, topic_bytes
 
 if TYPE_CHECKING:
@@ -102,30 +102,18 @@ class Client(Subscribing):
             port = port if port is not None else url_port
             username = url_user if username is None else username
             password = url_password if password is None else password
-        check_client(connection, session, limits, (SessionOptions, Limits), identifier, timeout)
+        name = check_client(connection, session, limits, (SessionOptions, Limits), identifier, timeout)
         if connection.websocket is not None:
             raise ArgumentError("FMQ has no WebSocket: leave out websocket")
         usual = TLS_PORT if tls else PORT
         routes = routes_of(host, port, connection, lambda h, p: Route(h, p or usual, tls))
-        name = identifier_of(identifier)
-        store = open_store(session, identifier, limits.queued_outgoing)
-        made = HostSession(
-            string_field("identifier", name) or b"",
-            keep_alive=connection.keepalive,
-            clean_start=session.clean_start,
-            user=string_field("username", username),
-            password=string_field("password", password),
-            max_body=MAX_BODY if limits.packet_size is None else limits.packet_size,
-            slots=limits.queued_outgoing,
-            window=IN_FLIGHT if limits.in_flight is None else limits.in_flight,
-            response_ms=int(timeout * 1000),
-            room=will_size(will),
-            outbox=store,
+        store = open_store(session, identifier, "fmq", limits.queued_outgoing)
+        config = session_config(
+            name, username, password, will, connection, session, limits, IN_FLIGHT, timeout, store
         )
-        if will and made.set_will(
-            topic_bytes(will.topic), bytes(payload_bytes(will.payload)), will.qos, will.retain
-        ):
-            raise ArgumentError("a will's QoS is 0, 1 or 2")
+        if will is not None and will.properties:
+            raise ArgumentError("a will has no properties in FMQ")
+        made = HostSession(config, max_body=MAX_BODY if limits.packet_size is None else limits.packet_size)
         super().__init__(made, routes, name, session, limits, timeout, reconnect, store, logger)
         made.on_refused = self._on_refused
 
@@ -150,54 +138,10 @@ class Client(Subscribing):
 
     # -- publishing ------------------------------------------------------------------------------------------------
 
-    def publish(
-        self,
-        topic: str,
-        payload: Payload = None,
-        qos: int = 0,
-        retain: bool = False,
-        *,
-        tags: Sequence[str] = (),
-        timeout: float | None = None,
-    ) -> Coroutine[None, None, object]:
-        """Publish, and wait until the message is written to the connection (QoS 0) or stored by the hub (1, 2).
-
-        Subscriptions can filter by ``tags``. Raises PublishError when the hub refuses a QoS 1 or 2 message, which is
-        not retransmitted; ArgumentError, QueueFullError, TimedOutError and NotConnectedError as the MQTT client does.
-        """
-        return self._send_path.publish(topic, payload, qos, retain, timeout, encoded_tags(tags))
-
-    def post(
-        self,
-        topic: str,
-        payload: Payload = None,
-        qos: int = 0,
-        retain: bool = False,
-        *,
-        tags: Sequence[str] = (),
-        timeout: float | None = None,
-    ) -> Coroutine[None, None, Delivery]:
-        """Enqueue a message (with a store: on disk) and return its ``Delivery``, so that many can be in flight.
-
-        A refusal of the hub is also logged. For errors see ``publish``.
-        """
-        return self._send_path.post(topic, payload, qos, retain, timeout, encoded_tags(tags))
-
-    def post_nowait(
-        self,
-        topic: str,
-        payload: Payload = None,
-        qos: int = 0,
-        retain: bool = False,
-        *,
-        tags: Sequence[str] = (),
-    ) -> Delivery:
-        """Enqueue a message without waiting: for handlers.
-
-        Raises QueueFullError when there is no room for the message, and NotConnectedError at QoS 0 without a
-        connection, unless ``when_full`` is "drop_oldest".
-        """
-        return self._send_path.post_nowait(topic, payload, qos, retain, encoded_tags(tags))
+    def _extra(self, properties: Properties | None, tags: Sequence[str]) -> bytes | None:
+        if properties:
+            raise ArgumentError("properties need MQTT 5.0")
+        return encoded_tags(tags)
 
     def _on_refused(self, number: int, code: int) -> None:
         error = PublishError(code, self.session.why())

@@ -14,9 +14,8 @@ from headwater.streaming import stream_to
 from headwater_host.client.connection import Chunks
 from headwater_host.client.fmq.fast import FastPath, front, length
 from headwater_host.client.fmq.ids import ClockIdMaker, HostIdTable
-from headwater_host.client.fmq.store import FmqOutbox
-from headwater_host.client.outbox import GrowingOutbox
 from headwater_host.client.rxbuf import GrowingRxBuf
+from headwater_host.client.session_config import SessionConfig
 from headwater_host.errors import ArgumentError
 
 if TYPE_CHECKING:
@@ -40,10 +39,7 @@ _AROUND = 128
 class HostSession(ClientSession):
     """A client's session on a host.
 
-    - ``max_body``: the limit of messages that are received whole; larger ones go to ``sink`` or are skipped.
-    - ``slots``: messages that may be unacknowledged or waiting, ``window`` of them sent.
-    - ``room``: bytes of AUTH besides the strings named here: the will.
-    - ``outbox``: may outlive the process.
+    ``max_body`` is the limit of messages that are received whole; larger ones go to ``sink`` or are skipped.
     """
 
     GREETING = "AUTH"
@@ -52,43 +48,31 @@ class HostSession(ClientSession):
     #: Takes whole frames that can leave at once; None: they leave through ``out``.
     frames: Chunks | None = None
 
-    def __init__(
-        self,
-        client_id: bytes = b"",
-        *,
-        keep_alive: int = 60,
-        clean_start: bool = True,
-        user: bytes | None = None,
-        password: bytes | None = None,
-        max_body: int = MAX_BODY,
-        slots: int = 1024,
-        window: int = 1024,
-        response_ms: int = 10000,
-        room: int = 0,
-        outbox: GrowingOutbox | None = None,
-    ):
-        box = outbox or GrowingOutbox(_TX, slots)
-        kept = box if isinstance(box, FmqOutbox) else None
+    def __init__(self, config: SessionConfig, *, max_body: int = MAX_BODY):
+        box = config.make_outbox()
+        kept = box.message_ids
         super().__init__(
-            client_id,
-            keep_alive,
-            clean_start,
-            user,
-            password,
-            tx_size=_TX + _AROUND + room + len(client_id) + len(user or b"") + len(password or b""),
-            window=window,
+            config.client_id,
+            config.keep_alive,
+            config.clean_start,
+            config.user,
+            config.password,
+            tx_size=config.tx_size(_AROUND),
+            window=config.window,
             # Replaced by larger tables below.
             receive_window=1,
             requests=1,
-            response_ms=response_ms,
+            response_ms=config.response_ms,
             max_body=_LARGEST,
             # Frames other than messages can have the initial size of the buffer, whatever the limit of messages.
             rx=GrowingRxBuf(_RX, max(_RX, max_body + HEADER_SIZE)),
             outbox=box,
         )
+        if config.will and self.set_will(*config.will):
+            raise ArgumentError("a will's QoS is 0, 1 or 2")
         self._fast = FastPath()
         self.take_packets = self._fast.take_frames
-        self.ids = ClockIdMaker(kept.process, kept.ceiling, kept.keep_ids) if kept else ClockIdMaker()
+        self.ids = ClockIdMaker(kept.process, kept.ceiling, kept.keep) if kept else ClockIdMaker()
         self.process = kept.process if kept else b""
         self.requests = HostIdTable(REQUESTS)
         self.taken = HostIdTable(RECEIVE_WINDOW)

@@ -14,29 +14,32 @@ and ``messages`` continues over all connections.
 import logging
 import ssl
 from collections import deque
-from collections.abc import Coroutine
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from headwater import errors
 from headwater.mqtt import spec
-from headwater_host.client.base import check_client, identifier_of, routes_of
-from headwater_host.client.delivery import Delivery
+from headwater_host.client.base import check_client, open_store, routes_of
 from headwater_host.client.mqtt.messages import Message
 from headwater_host.client.mqtt.options import Limits, ProtocolLevel, SessionOptions, Version
 from headwater_host.client.mqtt.session import HostClientSession
 from headwater_host.client.mqtt.subscriptions import Subscribing
-from headwater_host.client.mqtt.versions import make_session, open_store, version_of
+from headwater_host.client.mqtt.versions import make_session, version_of
 from headwater_host.client.options import ConnectionOptions
-from headwater_host.client.payload import Payload, Will
+from headwater_host.client.payload import Will
 from headwater_host.client.receive_path import RECEIVE_MAXIMUM
 from headwater_host.client.reconnect import Reconnect
 from headwater_host.client.route import Route, Tls
-from headwater_host.errors import PublishError
+from headwater_host.client.session_config import session_config
+from headwater_host.errors import ArgumentError, PublishError
 from headwater_host.mqtt_properties import Properties
 from headwater_host.topics import topic_of
 
 if TYPE_CHECKING:
     from headwater.mqtt.packets import Packet
+
+#: The default of ``Limits.in_flight``: mosquitto closes a connection with more at QoS 2.
+IN_FLIGHT = 20
 
 
 class Client(Subscribing):
@@ -86,23 +89,14 @@ class Client(Subscribing):
         limits: Limits = Limits(),
         logger: logging.Logger | None = None,
     ):
-        check_client(connection, session, limits, (SessionOptions, Limits), identifier, timeout)
+        name = check_client(connection, session, limits, (SessionOptions, Limits), identifier, timeout)
         version = version_of(protocol)
         routes = routes_of(host, port, connection, lambda h, p: Route(h, p, tls, connection.websocket))
-        name = identifier_of(identifier)
         store = open_store(session, identifier, version, limits.queued_outgoing)
-        made = make_session(
-            version,
-            name,
-            username,
-            password,
-            will,
-            session,
-            limits,
-            keep_alive=connection.keepalive,
-            response_ms=int(timeout * 1000),
-            outbox=store,
+        config = session_config(
+            name, username, password, will, connection, session, limits, IN_FLIGHT, timeout, store
         )
+        made = make_session(version, config, will, session, limits)
         super().__init__(made, routes, name, session, limits, timeout, reconnect, store, logger)
         self.protocol = version
         made.on_message = self._on_message
@@ -143,65 +137,10 @@ class Client(Subscribing):
 
     # -- publishing ------------------------------------------------------------------------------------------------
 
-    def publish(
-        self,
-        topic: str,
-        payload: Payload = None,
-        qos: int = 0,
-        retain: bool = False,
-        *,
-        timeout: float | None = None,
-        properties: Properties | None = None,
-    ) -> Coroutine[None, None, int]:
-        """Publish, and wait until the message is written to the connection (QoS 0) or completely acknowledged (1, 2).
-
-        Returns the reason code of the broker's answer: 0, or with MQTT 5.0 0x10 when there are no subscribers.
-
-        Several calls may run concurrently (``asyncio.gather``); messages leave in the order of the calls. A call waits
-        while the connection is not writable, and while too many messages are unacknowledged.
-
-        Raises ArgumentError and QueueFullError (nothing was sent), TimedOutError and NotConnectedError. After one of
-        the latter two at QoS 1 or 2, and when the call is cancelled, a message that was enqueued stays in the session:
-        it is still sent, over this or the next connection. With MQTT 5.0 also PublishError: the broker refused the
-        message. For ``properties`` see ``headwater_host.mqtt_properties``.
-        """
-        return self._send_path.publish(topic, payload, qos, retain, timeout, properties)
-
-    def post(
-        self,
-        topic: str,
-        payload: Payload = None,
-        qos: int = 0,
-        retain: bool = False,
-        *,
-        timeout: float | None = None,
-        properties: Properties | None = None,
-    ) -> Coroutine[None, None, Delivery]:
-        """Enqueue a message (with a store: on disk) and return its ``Delivery``, so that many can be in flight.
-
-        The ``Delivery`` can be awaited, calls back when it is done, and has the packet identifier and the reason code.
-        ``drain`` waits for all deliveries. For errors see ``publish``.
-        """
-        return self._send_path.post(topic, payload, qos, retain, timeout, properties)
-
-    def post_nowait(
-        self,
-        topic: str,
-        payload: Payload = None,
-        qos: int = 0,
-        retain: bool = False,
-        *,
-        properties: Properties | None = None,
-    ) -> Delivery:
-        """Enqueue a message without waiting: for handlers.
-
-        Raises QueueFullError when there is no room for the message, and NotConnectedError at QoS 0 without a
-        connection, unless ``when_full`` is "drop_oldest".
-
-        Acknowledgements are read in later turns of the event loop, so a program that posts many messages must await
-        something in between.
-        """
-        return self._send_path.post_nowait(topic, payload, qos, retain, properties)
+    def _extra(self, properties: Properties | None, tags: Sequence[str]) -> Properties | None:
+        if tags:
+            raise ArgumentError("MQTT has no tags")
+        return properties
 
     def _on_refused(self, packet_id: int, code: int) -> None:
         # The session refuses a message that exceeds a limit of CONNACK. There is no reason string then.

@@ -26,6 +26,7 @@ from headwater_host.client.mqtt.fast import FastPath
 from headwater_host.client.mqtt.messages import publish_frame
 from headwater_host.client.outbox import GrowingOutbox
 from headwater_host.client.rxbuf import MAX_PACKET, GrowingRxBuf
+from headwater_host.client.session_config import SessionConfig
 from headwater_host.errors import ArgumentError
 from headwater_host.mqtt_properties import Properties, decode, encode, unblock
 from headwater_host.topics import check_name
@@ -99,9 +100,7 @@ class HostClientSession(ClientSession):
     """A client's session on a computer.
 
     - ``max_packet``: the largest packet that is received whole; larger messages go to ``sink`` or are skipped.
-    - ``slots``: messages that may be unacknowledged or waiting, ``window`` of them sent.
-    - ``room``: bytes of CONNECT besides the strings named here: the will.
-    - ``outbox``: may outlive the process (``headwater_host.client.store``).
+    - ``room``: bytes of CONNECT besides the strings of ``config``: properties.
     - ``puback_ends_qos_2``: see ``PUBACK_ENDS_QOS_2``.
     - ``version``: ``ClientV5`` or ``V31``; None for 3.1.1.
     """
@@ -114,18 +113,10 @@ class HostClientSession(ClientSession):
 
     def __init__(
         self,
-        client_id: bytes = b"",
+        config: SessionConfig,
         *,
-        keep_alive: int = 60,
-        clean_start: bool = True,
-        user: bytes | None = None,
-        password: bytes | None = None,
         max_packet: int = MAX_PACKET,
-        slots: int = 1024,
-        window: int = 20,
-        response_ms: int = 10000,
         room: int = 0,
-        outbox: GrowingOutbox | None = None,
         puback_ends_qos_2: bool = False,
         version: "ClientV5 | V31 | None" = None,
     ):
@@ -133,18 +124,18 @@ class HostClientSession(ClientSession):
         #: UNSUBACK before 5.0), and the server's reason string.
         self.on_answers: Callable[[int, bytes, str], object] | None = None
         super().__init__(
-            client_id,
-            keep_alive,
-            clean_start,
-            user,
-            password,
-            tx_size=_TX + room + len(client_id) + len(user or b"") + len(password or b""),
-            window=window,
+            config.client_id,
+            config.keep_alive,
+            config.clean_start,
+            config.user,
+            config.password,
+            tx_size=config.tx_size(room),
+            window=config.window,
             receive_window=_ALL_IDS,
-            response_ms=response_ms,
+            response_ms=config.response_ms,
             check=check_name,
             rx=GrowingRxBuf(_RX, max_packet, 0 if version is None else version.room),
-            outbox=outbox or GrowingOutbox(_TX, slots),
+            outbox=config.make_outbox(),
             version=version,
         )
         self._fast = FastPath()

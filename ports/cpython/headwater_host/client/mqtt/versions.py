@@ -1,6 +1,6 @@
 """Create the session for an MQTT version and options."""
 
-from typing import TYPE_CHECKING, get_args
+from typing import get_args
 
 from headwater.mqtt import properties as props
 from headwater.mqtt import spec, spec5
@@ -11,21 +11,16 @@ from headwater_host.arguments import check_whole, string_field
 from headwater_host.client.mqtt.aliases import HostIncomingAliases, HostOutgoingAliases
 from headwater_host.client.mqtt.options import Limits, SessionOptions, Version
 from headwater_host.client.mqtt.session import HostClientSession
-from headwater_host.client.payload import Will, payload_bytes
+from headwater_host.client.payload import Will
 from headwater_host.client.rxbuf import MAX_PACKET, SMALLEST
+from headwater_host.client.session_config import SessionConfig
 from headwater_host.errors import ArgumentError
 from headwater_host.mqtt_properties import encode, items
-from headwater_host.topics import topic_bytes
-
-if TYPE_CHECKING:
-    from headwater_host.client.store import SqliteOutbox
 
 VERSIONS: tuple[str, ...] = get_args(Version)
 _CONNECT = 1 << spec.CONNECT
 # Bytes of CONNECT's properties for the client's limits: receive maximum, packet size, session expiry, topic aliases.
 _ANNOUNCED = 16
-#: The default of ``Limits.in_flight``: mosquitto closes a connection with more at QoS 2.
-IN_FLIGHT = 20
 _ALL_IDS = 65535
 # Options of the client that CONNECT announces as properties: each name, and the least and largest value.
 _ANNOUNCES = {
@@ -52,21 +47,9 @@ def version_of(protocol: object) -> str:
 
 
 def make_session(
-    protocol: str,
-    identifier: str,
-    username: str | None,
-    password: str | bytes | None,
-    will: Will | None,
-    options: SessionOptions,
-    limits: Limits,
-    *,
-    keep_alive: int,
-    response_ms: int,
-    outbox: "SqliteOutbox | None",
+    protocol: str, config: SessionConfig, will: Will | None, options: SessionOptions, limits: Limits
 ) -> HostClientSession:
     """Return a session of the version ``protocol``. Raises ArgumentError."""
-    if will is not None and not isinstance(will, Will):
-        raise ArgumentError(f"will={will!r}: a Will, such as Will(topic, payload)")
     is_5 = protocol == "5.0"
     properties = options.properties
     aliases_out = limits.outgoing_topic_aliases
@@ -75,11 +58,11 @@ def make_session(
     check_whole("outgoing_topic_aliases", aliases_out, 0, _ALL_IDS)
     if aliases_out and not is_5:
         raise ArgumentError("outgoing_topic_aliases needs MQTT 5.0")
-    if not is_5 and password is not None and username is None:
+    if not is_5 and config.password is not None and config.user is None:
         raise ArgumentError("a password needs a user name (MQTT 3.1.1, 3.1.2.9)")
-    will_topic = topic_bytes(will.topic) if will else b""
-    will_payload = string_field("will", bytes(payload_bytes(will.payload))) if will else b""
-    will_block = encode(will.properties, props.WILL_PROPERTIES) if will else b""
+    will_block = encode(will.properties, props.WILL_PROPERTIES) if will and is_5 else b""
+    if config.will:
+        string_field("will", config.will[1])
     own = {
         "expiry": options.expiry,
         "receive_maximum": limits.receive_maximum,
@@ -102,24 +85,14 @@ def make_session(
             announced["receive_maximum"] or 0,
         )
     session = HostClientSession(
-        string_field("identifier", identifier) or b"",
-        user=string_field("username", username),
-        password=string_field("password", password),
-        room=len(will_topic) + len(will_payload or b"") + len(will_block) + said_size + _ANNOUNCED,
-        keep_alive=keep_alive,
-        clean_start=options.clean_start,
+        config,
         max_packet=MAX_PACKET if packet_size is None else min(packet_size, MAX_PACKET),
-        slots=limits.queued_outgoing,
-        window=IN_FLIGHT if limits.in_flight is None else limits.in_flight,
-        response_ms=response_ms,
+        room=len(will_block) + said_size + _ANNOUNCED,
         puback_ends_qos_2=options.puback_ends_qos_2,
-        outbox=outbox,
         version=V31() if protocol == "3.1" else v5,
     )
-    if will:
-        block = (will_block,) if is_5 else ()
-        if session.set_will(will_topic, will_payload or b"", will.qos, will.retain, *block):
-            raise ArgumentError("a will's QoS is 0, 1 or 2")
+    if config.will and session.set_will(*config.will, will_block):
+        raise ArgumentError("a will's QoS is 0, 1 or 2")
     if v5 is not None:
         if limits.receive_limit is not None:
             v5.receive_limit = limits.receive_limit
@@ -163,24 +136,3 @@ def _check_receive_limit(limit: int | None, maximum: int | None) -> None:
     if maximum is None:
         raise ArgumentError("receive_limit needs a receive_maximum")
     check_whole("receive_limit", limit, maximum, _ALL_IDS)
-
-
-def open_store(
-    options: SessionOptions, identifier: str | None, protocol: str, slots: int
-) -> "SqliteOutbox | None":
-    """Return the store of a client. Raises StoreError, and ArgumentError when it belongs to another client."""
-    store = options.store
-    if store is None:
-        return None
-    # Imported only where a store is used, because some builds of Python have no SQLite.
-    from headwater_host.client.store import SqliteOutbox
-
-    if not identifier:
-        raise ArgumentError("a store needs the identifier whose session it keeps")
-    if not isinstance(store, SqliteOutbox):
-        return SqliteOutbox(store, identifier, protocol=protocol, slots=slots)
-    if store.protocol != protocol:
-        raise ArgumentError(f"the store is for MQTT {store.protocol}, not {protocol}")
-    if store.identifier != identifier:
-        raise ArgumentError(f"the store is of the client {store.identifier!r}")
-    return store
