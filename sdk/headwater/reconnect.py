@@ -331,13 +331,18 @@ def _pause(k: BaseKeeper, limit: int) -> None:
     k.pause_ms = k.below(limit + 1) if limit else 0
 
 
+def pause_limit(failures: int, first: "Any", longest: "Any") -> "Any":
+    """Return the limit of the pause after ``failures`` failures before this one, in the unit of the other two."""
+    while failures and first < longest:
+        first *= 2
+        failures -= 1
+    return min(first, longest)
+
+
 def _back_off(k: BaseKeeper) -> None:
-    limit = k.first_ms
-    for _ in range(k.failures):
-        if limit < k.longest_ms:
-            limit <<= 1
+    limit = pause_limit(k.failures, k.first_ms, k.longest_ms)
     k.failures += 1
-    _pause(k, min(limit, k.longest_ms))
+    _pause(k, limit)
 
 
 def _attempt(k: BaseKeeper) -> None:

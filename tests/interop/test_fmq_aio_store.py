@@ -193,8 +193,6 @@ async def test_files_that_are_not_ours(tmp_path: Path) -> None:
         db.close()
         with pytest.raises(StoreError, match="message ids"):
             SqliteOutbox(store, "c", protocol="fmq")
-    with pytest.raises(ValueError, match="fmq"):
-        SqliteOutbox(tmp_path / "new.db", "c", protocol="fmq")
 
 
 async def test_what_comes_again_while_the_program_has_it_stays_one_message(tmp_path: Path) -> None:

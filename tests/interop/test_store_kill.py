@@ -235,7 +235,7 @@ def test_the_store_of_a_client(mosquitto: Callable[..., Mosquitto], tmp_path: Pa
             async with client:
                 await client.publish("t", "again", qos=1)
             assert own.count == 0
-            with pytest.raises(ArgumentError, match=r"the store is for MQTT 3\.1\.1, not 5\.0"):
+            with pytest.raises(ArgumentError, match=r"the store is for MQTT 3\.1\.1, not MQTT 5\.0"):
                 Client(
                     "127.0.0.1",
                     broker.port,

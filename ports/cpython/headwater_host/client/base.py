@@ -34,6 +34,10 @@ class Received(Protocol):
     qos: int
     acknowledged: bool
 
+    def ack(self) -> Coroutine[Any, Any, None]:
+        """Acknowledge it."""
+        ...
+
 
 _Extra = TypeVar("_Extra")
 _Message = TypeVar("_Message", bound=Received)

@@ -14,7 +14,7 @@ from typing import Any
 
 from headwater_host.client import fmq, mqtt
 from headwater_host.client.mqtt import Message
-from headwater_host.client.threads import Delivery, ThreadedClient, blocking, constructor, posting
+from headwater_host.client.threads import Delivery, ThreadedClient, blocking, constructor
 from headwater_host.mqtt_properties import Properties
 
 __all__ = ["Client", "Delivery", "FmqClient", "Message"]
@@ -39,10 +39,6 @@ class Client(ThreadedClient[mqtt.Client, Message]):
     def __init__(self, *args: Any, **options: Any):
         """Take the parameters of ``headwater_host.client.mqtt.Client``."""
 
-    publish = blocking(mqtt.Client.publish)
-    post = posting(mqtt.Client.post)
-    post_nowait = posting(mqtt.Client.post_nowait)
-    drain = blocking(mqtt.Client.drain)
     subscribe = blocking(mqtt.Client.subscribe)
     unsubscribe = blocking(mqtt.Client.unsubscribe)
 
@@ -55,10 +51,6 @@ class Client(ThreadedClient[mqtt.Client, Message]):
     def server_properties(self) -> Properties:
         """The properties of CONNACK (MQTT 5.0)."""
         return self._client.server_properties
-
-    def ack(self, message: Message) -> None:
-        """Acknowledge a message, with ``auto_ack=False``."""
-        self._run(message.ack())
 
     @property
     def disconnect_properties(self) -> Properties | None:
@@ -77,10 +69,6 @@ class FmqClient(ThreadedClient[fmq.Client, fmq.Message]):
     def __init__(self, *args: Any, **options: Any):
         """Take the parameters of ``headwater_host.client.fmq.Client``."""
 
-    publish = blocking(fmq.Client.publish)
-    post = posting(fmq.Client.post)
-    post_nowait = posting(fmq.Client.post_nowait)
-    drain = blocking(fmq.Client.drain)
     register = blocking(fmq.Client.register)
     unregister = blocking(fmq.Client.unregister)
     subscribe = blocking(fmq.Client.subscribe)
@@ -88,10 +76,6 @@ class FmqClient(ThreadedClient[fmq.Client, fmq.Message]):
     consume = blocking(fmq.Client.consume)
     consume_once = blocking(fmq.Client.consume_once)
     call = blocking(fmq.Client.call)
-
-    def ack(self, message: fmq.Message) -> None:
-        """Acknowledge a message: one of a consumer with ``need_ack``, or with ``auto_ack=False``."""
-        self._run(message.ack())
 
     def reject(self, message: fmq.Message, reason_code: int = 0x80) -> None:
         """Return the message of a consumer with ``need_ack`` to the group, which counts as a delivery attempt."""

@@ -1,9 +1,9 @@
-"""When to reconnect, and when to give up: the policy of ``headwater.mqtt.keeper``, for a host."""
+"""The reconnect policy of the host's clients."""
 
 import random
 from dataclasses import dataclass
 
-from headwater.mqtt.keeper import PASSING
+from headwater.reconnect import PASSING, pause_limit
 from headwater_host.arguments import check_seconds, check_whole
 from headwater_host.errors import ArgumentError, ClientError, ConnectRefusedError, SubscribeError
 
@@ -82,7 +82,7 @@ class Pauses:
             if policy.refused is None:
                 raise error
             return random.uniform(0, policy.refused)
-        limit: float = min(policy.longest, policy.first * 2 ** min(self._failures, 64))
+        limit: float = pause_limit(self._failures, policy.first, policy.longest)
         self._failures += 1
         return random.uniform(0, limit)
 

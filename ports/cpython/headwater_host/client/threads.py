@@ -247,7 +247,18 @@ class ThreadedClient(Generic[_C, _M]):
         """The number of messages that were skipped because they exceeded ``packet_size``."""
         return self._client.skipped
 
+    # -- publishing ------------------------------------------------------------------------------------------------
+
+    publish = blocking(BaseClient.publish)
+    post = posting(BaseClient.post)
+    post_nowait = posting(BaseClient.post_nowait)
+    drain = blocking(BaseClient.drain)
+
     # -- receiving -------------------------------------------------------------------------------------------------
+
+    def ack(self, message: _M) -> None:
+        """Acknowledge a message, with ``auto_ack=False``, or of an FMQ consumer with ``need_ack``."""
+        self._run(message.ack())
 
     def get(self, timeout: float | None = None) -> _M:
         """Return the next message. Each message goes to one thread.

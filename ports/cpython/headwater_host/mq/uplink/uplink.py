@@ -21,6 +21,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
+from headwater.reconnect import pause_limit
 from headwater_host.mq import CMQC
 from headwater_host.mq.errors import MQMIError
 from headwater_host.mq.uplink import mqi, mqi_reasons
@@ -342,7 +343,7 @@ class Uplink:
         return self._pause(SLOW if kind == CONFIGURATION else LONGEST)
 
     def _pause(self, longest: float) -> float:
-        limit = min(longest, FIRST * 2.0 ** min(self._failures, 32))
+        limit: float = pause_limit(self._failures, FIRST, longest)
         self._failures += 1
         return limit * random.uniform(0.5, 1.0)
 
