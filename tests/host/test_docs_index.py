@@ -97,3 +97,13 @@ def test_changes_name_existing_files_and_tests() -> None:
             assert paths, heading
             assert [path for path in paths if not (ROOT / path).is_file()] == [], heading
         assert all(path.startswith("tests/") for path in re.findall(r"`([\w./-]+)`", tests)), heading
+
+
+def test_the_changelog_names_existing_modules() -> None:
+    """In the table of moved import paths, each new path exists."""
+    text = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
+    table = text.partition("### Moved import paths\n")[2].partition("\n### ")[0]
+    new = [line.rsplit("|", 2)[1] for line in table.splitlines() if line.startswith("| ")]
+    names = re.findall(rf"`((?:{'|'.join(PACKAGES)})(?:\.[A-Za-z_]\w*)+)", " ".join(new))
+    assert len(names) > 80
+    assert sorted({name for name in names if not name.endswith(".NAME") and not module_exists(name)}) == []
