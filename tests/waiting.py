@@ -4,6 +4,8 @@ import asyncio
 import time
 from collections.abc import Callable
 
+from headwater_host.client.mqtt import Client, Message
+
 #: Seconds that something may take on a machine with much else to do.
 PATIENCE_S = 200
 
@@ -22,3 +24,12 @@ def wait_until(condition: Callable[[], object], what: str = "", seconds: float =
     while not condition():
         assert time.monotonic() < deadline, f"not within {seconds} s: {what}"
         time.sleep(0.005)
+
+
+async def take(client: Client, count: int = 1) -> list[Message]:
+    """The client's next messages."""
+
+    async def collect() -> list[Message]:
+        return [await client.messages.__anext__() for _ in range(count)]
+
+    return await asyncio.wait_for(collect(), PATIENCE_S)

@@ -7,13 +7,13 @@ import signal
 import socket
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import serial
 
+from tests.waiting import wait_until
 from tools.board import Board, DeviceError
 from tools.runtimes import parse_size
 from tools.toolchain import ROOT
@@ -49,13 +49,6 @@ def mpremote(board: VirtualBoard, *words: str, status: int = 0) -> str:
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
     assert done.returncode == status, done.stdout + done.stderr
     return done.stdout
-
-
-def wait_until(true: Callable[[], bool], timeout: float = 60) -> None:
-    deadline = time.monotonic() + timeout
-    while not true():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
 
 
 def happened(board: VirtualBoard) -> list[str]:

@@ -16,6 +16,7 @@ from headwater_host.errors import ArgumentError, ProtocolError
 from tests.host.client_options import grouped
 from tests.host.command import Running
 from tests.host.mqtt_server import HOST, after_connect, packet, serve, speak
+from tests.waiting import take
 
 WAIT_S = 200
 TOPICS = [b"short", b"x" * 300, b"/".join([b"long"] * 4000), "ä€𝄞".encode()]
@@ -30,13 +31,6 @@ def server_session() -> ServerSession:
         rx=GrowingRxBuf(),
         response_ms=10000,
     )
-
-
-async def take(client: Client, count: int) -> list[Message]:
-    async def collect() -> list[Message]:
-        return [await client.messages.__anext__() for _ in range(count)]
-
-    return await asyncio.wait_for(collect(), WAIT_S)
 
 
 def alias(message: Message) -> Any:

@@ -1,14 +1,12 @@
 """What tests of the asyncio client have in common: a second client, waiting, a broker that stands still."""
 
-import asyncio
 import contextlib
 import os
 import signal
-import time
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Iterator
 
 from headwater_host.client.connection import Connection
-from headwater_host.client.mqtt import Client, Message
+from headwater_host.client.mqtt import Client
 from tools.broker import HOST, Mosquitto
 
 
@@ -34,23 +32,6 @@ def current(client: Client) -> Connection:
     connection = client._current()
     assert connection is not None
     return connection
-
-
-async def take(client: Client, count: int) -> list[Message]:
-    async def collect() -> list[Message]:
-        taken: list[Message] = []
-        while len(taken) < count:
-            taken.append(await client.messages.__anext__())
-        return taken
-
-    return await asyncio.wait_for(collect(), 200)
-
-
-async def until(condition: Callable[[], object], what: str, seconds: float = 200) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, f"not within {seconds} s: {what}"
-        await asyncio.sleep(0.01)
 
 
 async def barrier(client: Client) -> None:

@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Callable
 
-from headwater_host.client.mqtt import Client, Message, Reconnect
+from headwater_host.client.mqtt import Client, Reconnect
 from headwater_host.errors import ClientError
 from tools.broker import HOST, Mosquitto
 
@@ -37,18 +37,6 @@ class Told:
 
     async def back(self, times: int = 1) -> None:
         await self.until(lambda said: said.count(None) >= times)
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    while not condition():
-        await asyncio.sleep(0.01)
-
-
-async def take(client: Client, count: int) -> list[Message]:
-    async def collect() -> list[Message]:
-        return [await client.messages.__anext__() for _ in range(count)]
-
-    return await asyncio.wait_for(collect(), WAIT_S)
 
 
 @contextlib.asynccontextmanager

@@ -8,7 +8,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from headwater_host.client.mqtt import Client, Message
+from headwater_host.client.mqtt import Client
+from tests.waiting import take
 from tools.broker import HOST, Mosquitto, free_port
 
 StartBroker = Callable[..., Mosquitto]
@@ -37,13 +38,6 @@ def serve_websocket(start: StartBroker, **settings: object) -> Web:
             time.sleep(0.01)
         else:
             return Web(broker, port)
-
-
-async def take(client: Client, count: int) -> list[Message]:
-    taken: list[Message] = []
-    while len(taken) < count:
-        taken.append(await asyncio.wait_for(client.messages.__anext__(), 200))
-    return taken
 
 
 async def exchange(

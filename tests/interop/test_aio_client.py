@@ -19,8 +19,9 @@ from headwater_host.errors import (
     TimedOutError,
 )
 from tests.host.client_options import grouped
-from tests.interop.aio_steps import barrier, current, other, stopped, take, until
+from tests.interop.aio_steps import barrier, current, other, stopped
 from tests.rows import each_row
+from tests.waiting import take, until
 from tools.broker import HOST, Mosquitto
 
 pytestmark = pytest.mark.needs_mosquitto

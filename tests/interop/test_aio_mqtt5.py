@@ -10,7 +10,7 @@ import pytest
 
 from headwater.errors import E_LIMIT, E_TOO_LARGE
 from headwater.mqtt import spec5
-from headwater_host.client.mqtt import Client, Limits, Message, SessionOptions, Version, Will
+from headwater_host.client.mqtt import Client, Limits, SessionOptions, Version, Will
 from headwater_host.client.mqtt.versions import VERSIONS
 from headwater_host.errors import (
     ArgumentError,
@@ -22,6 +22,7 @@ from headwater_host.errors import (
 )
 from tests.host.client_options import grouped
 from tests.host.mqtt_server import speak
+from tests.waiting import take
 from tools.broker import HOST, Broker, Mosquitto
 
 pytestmark = pytest.mark.needs_mosquitto
@@ -36,13 +37,6 @@ def broker(mosquitto: StartBroker) -> Mosquitto:
 
 def client5(broker: Broker, **options: Any) -> Client:
     return Client(HOST, broker.port, protocol="5.0", **options)
-
-
-async def take(client: Client, count: int = 1) -> list[Message]:
-    async def collect() -> list[Message]:
-        return [await client.messages.__anext__() for _ in range(count)]
-
-    return await asyncio.wait_for(collect(), 200)
 
 
 @pytest.mark.parametrize("protocol", VERSIONS)

@@ -11,7 +11,8 @@ import pytest
 from headwater import errors
 from headwater_host.client.mqtt import Client, ConnectionOptions, Limits, Reconnect, SessionOptions
 from headwater_host.errors import ClientError, NotConnectedError, TimedOutError
-from tests.interop.aio_steps import barrier, current, other, stopped, take, until
+from tests.interop.aio_steps import barrier, current, other, stopped
+from tests.waiting import take, until
 from tools.broker import HOST, Mosquitto
 
 pytestmark = pytest.mark.needs_mosquitto

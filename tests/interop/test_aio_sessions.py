@@ -10,7 +10,8 @@ import pytest
 from headwater_host.client.mqtt import Client, SessionOptions
 from headwater_host.errors import ClientError, NotConnectedError
 from tests.host.mqtt_server import speak
-from tests.interop.aio_steps import barrier, current, other, stopped, take, until
+from tests.interop.aio_steps import barrier, current, other, stopped
+from tests.waiting import take, until
 from tools.broker import HOST, Mosquitto
 
 pytestmark = pytest.mark.needs_mosquitto

@@ -7,8 +7,7 @@ import random
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -22,6 +21,7 @@ from headwater_host.hub import users
 from tests.certificates import Pki
 from tests.host.command import HEADWATER, Running, ended, environment, headwater, hub_at, running
 from tests.rows import each_row
+from tests.waiting import wait_until
 from tools.broker import HOST, free_port
 
 PASSWORD = "correct horse"
@@ -318,13 +318,6 @@ def test_commands_that_take_too_long(port: int, tmp_path: Path) -> None:
             assert server.end() == 0
     for group in map(int, groups.read_text().split()):
         wait_until(partial(is_gone, group))
-
-
-def wait_until(true: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 200
-    while not true():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
 
 
 # -- JSON --------------------------------------------------------------------------------------------------------------

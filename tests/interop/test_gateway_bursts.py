@@ -11,7 +11,8 @@ import pytest
 
 from tests.host.command import HEADWATER, environment, headwater, running
 from tests.host.gateway_peers import recorded
-from tests.interop.test_gateway_mosquitto import records, wait_until
+from tests.interop.test_gateway_mosquitto import records
+from tests.waiting import wait_until
 from tools.broker import HOST, Mosquitto
 
 pytestmark = pytest.mark.needs_mosquitto

@@ -21,6 +21,7 @@ from headwater_spark.tables import MESSAGES
 from tests.host.command import environment, headwater, running
 from tests.host.gateway_peers import Recorded, gateway, recorded, running_gateway
 from tests.spark.logs import InProcess, rows
+from tests.waiting import wait_until
 from tools import deploy
 from tools.broker import HOST, Mosquitto, free_port
 from tools.toolchain import ROOT
@@ -28,13 +29,6 @@ from tools.virtual_board import VirtualBoard
 
 pytestmark = pytest.mark.needs_mosquitto
 StartBroker = Callable[..., Mosquitto]
-
-
-def wait_until(condition: Callable[[], object], what: str, seconds: float = 200) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, f"not within {seconds} s: {what}"
-        time.sleep(0.02)
 
 
 def records(directory: Path) -> int:

@@ -17,11 +17,12 @@ import pytest
 from headwater import errors
 from headwater.errors import HeadwaterError
 from headwater.mqtt.streaming import stream_to
-from headwater_host.client.mqtt import Client, Message, SessionOptions, Will
+from headwater_host.client.mqtt import Client, SessionOptions, Will
 from headwater_host.errors import NotConnectedError, ProtocolError
 from tests.host.command import running
 from tests.host.gateway_peers import recorded
 from tests.interop.test_mqtt_client import Gather, Peer
+from tests.waiting import take
 from tools.broker import HOST
 from tools.rabbitmq import RabbitMq
 
@@ -248,13 +249,6 @@ def test_links_that_are_cut_lose_nothing(rabbitmq: RabbitMq) -> None:
 async def client(broker: RabbitMq, **options: object) -> AsyncIterator[Client]:
     async with Client(HOST, broker.port, timeout=WAIT_S, **options) as one:  # type: ignore[arg-type]
         yield one
-
-
-async def take(one: Client, count: int) -> list[Message]:
-    async def collect() -> list[Message]:
-        return [await one.messages.__anext__() for _ in range(count)]
-
-    return await asyncio.wait_for(collect(), WAIT_S)
 
 
 async def silent(one: Client) -> None:

@@ -15,7 +15,8 @@ from headwater_host.client.mqtt import Client, Limits, Message, SessionOptions, 
 from headwater_host.client.mqtt.session import HostServerSession
 from headwater_host.errors import ClientError, NotConnectedError, TimedOutError
 from tests.host.mqtt_server import serve
-from tests.interop.kept_clients import QUICK, WAIT_S, Told, take, talker, until
+from tests.interop.kept_clients import QUICK, WAIT_S, Told, talker
+from tests.waiting import take, until
 from tools.broker import HOST, Mosquitto
 
 pytestmark = pytest.mark.needs_mosquitto

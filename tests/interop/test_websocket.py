@@ -22,7 +22,8 @@ from headwater_host.client.mqtt import Client, ConnectionOptions, Limits, Sessio
 from headwater_host.errors import ArgumentError, NotConnectedError, TlsError
 from tests.certificates import Pki
 from tests.host.mqtt_server import speak
-from tests.interop.secure import UNKNOWN, StartBroker, Web, connect, exchange, serve_websocket, take
+from tests.interop.secure import UNKNOWN, StartBroker, Web, connect, exchange, serve_websocket
+from tests.waiting import take
 from tools.broker import HOST, Mosquitto
 
 pytestmark = pytest.mark.needs_mosquitto
