@@ -15,10 +15,13 @@ import pytest
 from headwater_host.hub.service import Hub
 from headwater_host.hub.storage import Store
 from headwater_mq.forward import Forward
+from headwater_mq.manager import QueueManager
+from headwater_mq.queue import Queue
 from tests.host.gateway_peers import PtyLine
 from tests.host.hub_client import config, hub_of
 from tests.host.hub_storage import store_at
 from tests.host.mq_log import Log, logging_to
+from tests.host.mq_queue import ALL, queue_manager
 from tests.host.mq_run import Run
 from tests.host.mq_uplink import fill, opened
 
@@ -41,6 +44,20 @@ def mq(tmp_path: Path) -> Run:
 def log(tmp_path: Path) -> Iterator[Log]:
     """A capture log that is written, for what a gateway puts into a queue of IBM MQ's kind."""
     with logging_to(tmp_path) as found:
+        yield found
+
+
+@pytest.fixture
+def manager(tmp_path: Path) -> Iterator[QueueManager]:
+    """A local queue manager with the queue Q."""
+    with queue_manager(tmp_path, "Q") as found:
+        yield found
+
+
+@pytest.fixture
+def queue(manager: QueueManager) -> Iterator[Queue]:
+    """Q, open for everything."""
+    with Queue(manager, "Q", ALL) as found:
         yield found
 
 

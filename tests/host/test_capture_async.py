@@ -18,6 +18,7 @@ from headwater_host.capture.block_log import BlockLog
 from tests.host.capture_logs import read_log, record, records, segments
 from tests.host.clocks import loop_clock_stands
 from tests.host.test_capture_failures import file_size_limit
+from tests.rows import each_row
 from tools.capture_log import LogWriter
 
 WAIT_S = 30
@@ -541,7 +542,7 @@ def test_a_segment_is_sealed_by_age_also_when_nothing_more_comes(tmp_path: Path)
     run(main())
 
 
-@pytest.mark.parametrize("sizes", [{"block_bytes": 0}, {"limit_bytes": 10}])
+@each_row("sizes", [{"block_bytes": 0}, {"limit_bytes": 10}])
 def test_sizes_that_are_not_possible_are_refused(tmp_path: Path, sizes: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match=r"possible are|at least block_bytes"):
         AsyncCapture(tmp_path, **sizes)

@@ -24,6 +24,7 @@ from tests.host.capture_logs import (
     with_header,
     write_log,
 )
+from tests.rows import each_row
 from tools.capture_log import LogWriter, encode_records
 
 # ---- truncation ------------------------------------------------------------------------------------------------------
@@ -93,7 +94,7 @@ def test_a_sealed_segment_cut_anywhere_is_damage(tmp_path: Path) -> None:
 # ---- changed bytes ---------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("state", ["sealed", "open"])
+@each_row("state", ["sealed", "open"])
 def test_every_changed_byte_is_reported_and_never_read(tmp_path: Path, state: str) -> None:
     written = write_log(tmp_path, [2, 1], [1, 2])
     if state == "open":

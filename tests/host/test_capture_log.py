@@ -25,6 +25,7 @@ from headwater_host.capture import (
 )
 from headwater_host.capture.format import MAX_FRAME
 from tests.host.capture_logs import read_log, read_range, record, records, segments, write_log
+from tests.rows import each_row
 from tools.capture_log import LogWriter
 
 MS = 10**6
@@ -253,7 +254,7 @@ def test_a_record_over_the_limit_is_refused_and_the_rest_is_not_touched(tmp_path
     assert read_log(tmp_path) == [record(0), large, record(2)]
 
 
-@pytest.mark.parametrize("sizes", [{"block_bytes": 0}, {"segment_bytes": 0}, {"segment_age_ns": 0}])
+@each_row("sizes", [{"block_bytes": 0}, {"segment_bytes": 0}, {"segment_age_ns": 0}])
 def test_sizes_that_are_not_possible_are_refused(tmp_path: Path, sizes: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match=r"possible are|at least 1"):
         LogWriter(tmp_path / "log", **sizes)

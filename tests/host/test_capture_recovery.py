@@ -3,8 +3,6 @@
 import json
 from pathlib import Path
 
-import pytest
-
 from headwater_host.capture import CaptureReader, list_blocks, verify
 from headwater_host.capture.format import HEADER_BYTES, parse_segment_name, segment_name
 from tests.host.capture_logs import (
@@ -18,10 +16,11 @@ from tests.host.capture_logs import (
     with_header,
     write_log,
 )
+from tests.rows import each_row
 from tools.capture_log import LogWriter
 
 
-@pytest.mark.parametrize("length", [1, 63, 64, 4096, 3 << 20])
+@each_row("length", [1, 63, 64, 4096, 3 << 20])
 def test_zeros_behind_the_last_block_are_cut(tmp_path: Path, length: int) -> None:
     written = write_log(tmp_path, [2])
     path = reopen_last(tmp_path)
@@ -144,7 +143,7 @@ def test_a_torn_line_behind_a_complete_manifest_is_cut(tmp_path: Path) -> None:
         assert manifest.read_bytes() == before
 
 
-@pytest.mark.parametrize(
+@each_row(
     "line",
     [
         b"",

@@ -11,6 +11,7 @@ from headwater_host.capture.asyncio_writer import AsyncCapture
 from headwater_host.capture.sync_budget import CARD_RATE, SyncBudget, default_rate
 from tests.host.capture_logs import read_log, record, records
 from tests.host.test_capture_async import SlowDisk, run
+from tests.rows import each_row
 
 
 class Clock:
@@ -51,7 +52,7 @@ def test_without_a_rate_there_is_no_limit() -> None:
         budget.spend()
 
 
-@pytest.mark.parametrize("rate, credit", [(-1, 1), (20, 0)])
+@each_row("rate, credit", [(-1, 1), (20, 0)])
 def test_a_budget_that_is_not_possible_is_refused(rate: float, credit: int) -> None:
     with pytest.raises(ValueError, match="not negative"):
         SyncBudget(rate, credit)
@@ -117,7 +118,7 @@ def devices(directory: Path, target: Path, real: str, *slaves: str) -> Path:
     return block
 
 
-@pytest.mark.parametrize(
+@each_row(
     "real, slaves, rate",
     [
         ("platform/emmc2bus/mmc_host/mmc0/block/mmcblk0/mmcblk0p2", [], CARD_RATE),

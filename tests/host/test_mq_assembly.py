@@ -16,6 +16,7 @@ from headwater_host.mq.reassembly.outcomes import GoneError, Whole, WholeGroup
 from headwater_host.mq.reassembly.verdicts import Segment, judge
 from tests.host.mq_assembler import ID, OTHER, TEXT, add, problem, whole
 from tests.host.mq_segments import LG, LS, G, S, cut, payload
+from tests.rows import each_row
 
 # -- what is handed out ------------------------------------------------------------------------------------------------
 
@@ -209,7 +210,7 @@ def test_only_so_many_are_remembered(db: sqlite3.Connection) -> None:
 # -- the store ---------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("isolation", ["", None])
+@each_row("isolation", ["", None])
 def test_only_the_caller_commits(tmp_path: Path, isolation: Any) -> None:
     db = sqlite3.connect(tmp_path / "a.db", isolation_level=isolation)
     watcher = sqlite3.connect(tmp_path / "a.db")

@@ -13,6 +13,7 @@ from headwater_host.mq.CMQC import MQRC_OFFSET_ERROR, MQRC_STORAGE_MEDIUM_FULL
 from headwater_host.mq.reassembly.assembler import Assembler
 from tests.host.mq_assembler import ID, OTHER, TEXT, add, problem, whole
 from tests.host.mq_segments import LS, G, S, cut, payload
+from tests.rows import each_row
 
 
 def test_what_has_no_room_is_refused_and_nothing_is_lost(db: sqlite3.Connection) -> None:
@@ -64,7 +65,7 @@ def short_messages(count: int) -> list[bytes]:
     return [payload(k.to_bytes(24, "big"), 1, 0, LS, b"x") for k in range(1, count)]
 
 
-@pytest.mark.parametrize("make", [fragments, many_groups, many_messages, one_large_message, short_messages])
+@each_row("make", [fragments, many_groups, many_messages, one_large_message, short_messages])
 def test_the_memory_it_really_takes_is_within_its_bound(
     tmp_path: Path, make: Callable[[int], list[bytes]]
 ) -> None:
@@ -122,7 +123,7 @@ class _Older(sqlite3.Connection):
     blobopen = None
 
 
-@pytest.mark.parametrize("factory", [sqlite3.Connection, _Older])
+@each_row("factory", [sqlite3.Connection, _Older])
 def test_a_stored_piece_is_compared_in_slices(factory: type[sqlite3.Connection], tmp_path: Path) -> None:
     """What comes again is left out, whatever differs is found, and neither takes the memory of what is there."""
     size = 4 << 20

@@ -7,7 +7,6 @@ import sys
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -189,7 +188,7 @@ def test_what_contradicts(
         assert verdict(*order).fault is not None
 
 
-@pytest.mark.parametrize(
+@each_row(
     "place, kind, reason",
     [(0, "encodings", MQRC_INCONSISTENT_ENCODINGS), (1, "ccsids", MQRC_INCONSISTENT_CCSIDS)],
 )
@@ -379,7 +378,7 @@ def test_each_segment_is_compared_once() -> None:
     assert asked <= 2 * len(parts)
 
 
-@pytest.mark.parametrize("order", ["forwards", "backwards", "shuffled"])
+@each_row("order", ["forwards", "backwards", "shuffled"])
 def test_what_it_costs_grows_no_faster_than_sorting(order: str) -> None:
     def lines(n: int) -> int:
         segments = [Segment(1, k * 32, 16, S) for k in range(n)]

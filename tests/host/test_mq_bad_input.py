@@ -181,58 +181,56 @@ def test_files_that_are_not_ours(tmp_path: Path) -> None:
     assert not list(tmp_path.glob("*-user*"))
 
 
-def test_a_message_that_is_not_what_was_written_is_set_aside(tmp_path: Path) -> None:
-    with queue_manager(tmp_path, "Q") as manager, Queue(manager, "Q", ALL) as queue:
-        for data in (b"one", b"two", b"three"):
-            queue.put(data)
-        manager.file.db.execute("UPDATE messages SET body = x'6f6e66' WHERE body = x'6f6e65'")
-        manager.file.db.execute("UPDATE messages SET md = zeroblob(364) WHERE body = x'74776f'")
-        assert reason_of(queue.browse) == CMQC.MQRC_OBJECT_DAMAGED
-        assert queue.get() == b"three"
-        assert [reason for reason, _, _ in manager.set_aside("Q")] == [CMQC.MQRC_OBJECT_DAMAGED] * 2
-        assert manager.give_back("Q") == 0
+def test_a_message_that_is_not_what_was_written_is_set_aside(manager: QueueManager, queue: Queue) -> None:
+    for data in (b"one", b"two", b"three"):
+        queue.put(data)
+    manager.file.db.execute("UPDATE messages SET body = x'6f6e66' WHERE body = x'6f6e65'")
+    manager.file.db.execute("UPDATE messages SET md = zeroblob(364) WHERE body = x'74776f'")
+    assert reason_of(queue.browse) == CMQC.MQRC_OBJECT_DAMAGED
+    assert queue.get() == b"three"
+    assert [reason for reason, _, _ in manager.set_aside("Q")] == [CMQC.MQRC_OBJECT_DAMAGED] * 2
+    assert manager.give_back("Q") == 0
 
 
-def test_a_group_that_is_too_long(tmp_path: Path) -> None:
-    with queue_manager(tmp_path, "Q") as manager, Queue(manager, "Q", ALL) as queue:
-        queue.put(b"x", md2(MsgFlags=GROUP, GroupId=GROUP_ID, MsgSeqNumber=999_999_999))
-        pmo = PMO(Options=CMQC.MQPMO_LOGICAL_ORDER)
-        assert reason_of(queue.put, b"y", md2(MsgFlags=GROUP), pmo) == CMQC.MQRC_MSG_SEQ_NUMBER_ERROR
-        assert manager.statistics("Q")[0].depth == 1
+def test_a_group_that_is_too_long(manager: QueueManager, queue: Queue) -> None:
+    queue.put(b"x", md2(MsgFlags=GROUP, GroupId=GROUP_ID, MsgSeqNumber=999_999_999))
+    pmo = PMO(Options=CMQC.MQPMO_LOGICAL_ORDER)
+    assert reason_of(queue.put, b"y", md2(MsgFlags=GROUP), pmo) == CMQC.MQRC_MSG_SEQ_NUMBER_ERROR
+    assert manager.statistics("Q")[0].depth == 1
 
 
 @pytest.mark.parametrize("damage", ["body = NULL", "body = x'00'", "md = NULL", "md = x'00'"])
 @pytest.mark.parametrize("twice", [False, True])
-def test_a_segment_that_is_not_what_was_written(damage: str, twice: bool, tmp_path: Path) -> None:
+def test_a_segment_that_is_not_what_was_written(
+    damage: str, twice: bool, manager: QueueManager, queue: Queue
+) -> None:
     """It is set aside alone, and what is behind it is not kept waiting."""
     complete = CMQC.MQGMO_COMPLETE_MSG
-    with queue_manager(tmp_path, "Q") as manager, Queue(manager, "Q", ALL) as queue:
-        parts = segments(b"abcd", 2, GroupId=GROUP_ID)
-        for md, part in [*parts, *(parts[1:] if twice else ())]:
-            queue.put(part, md)
-        manager.file.db.execute(f"UPDATE messages SET {damage} WHERE id = 2")
-        queue.put(b"other")
-        browse = gmo2(complete | CMQC.MQGMO_BROWSE_FIRST)
-        assert reason_of(queue.get, None, md2(), browse) == CMQC.MQRC_OBJECT_DAMAGED
-        expected = [b"abcd", b"other"] if twice else [b"other"]
-        assert [queue.get(None, md2(), gmo2(complete)) for _ in expected] == expected
-        assert [reason for reason, _, _ in manager.set_aside("Q")] == [CMQC.MQRC_OBJECT_DAMAGED]
+    parts = segments(b"abcd", 2, GroupId=GROUP_ID)
+    for md, part in [*parts, *(parts[1:] if twice else ())]:
+        queue.put(part, md)
+    manager.file.db.execute(f"UPDATE messages SET {damage} WHERE id = 2")
+    queue.put(b"other")
+    browse = gmo2(complete | CMQC.MQGMO_BROWSE_FIRST)
+    assert reason_of(queue.get, None, md2(), browse) == CMQC.MQRC_OBJECT_DAMAGED
+    expected = [b"abcd", b"other"] if twice else [b"other"]
+    assert [queue.get(None, md2(), gmo2(complete)) for _ in expected] == expected
+    assert [reason for reason, _, _ in manager.set_aside("Q")] == [CMQC.MQRC_OBJECT_DAMAGED]
 
 
-def test_a_full_disk_is_said_and_changes_nothing(tmp_path: Path) -> None:
-    with queue_manager(tmp_path, "Q") as manager, Queue(manager, "Q", ALL) as queue:
-        queue.put(b"before", md2(MsgFlags=GROUP), PMO(Options=CMQC.MQPMO_LOGICAL_ORDER))
-        (pages,) = manager.file.db.execute("PRAGMA page_count").fetchone()
-        manager.file.db.execute(f"PRAGMA max_page_count = {pages + 2}")
-        ordered = PMO(Options=CMQC.MQPMO_LOGICAL_ORDER)
-        large = random.Random("large").randbytes(100_000)
-        assert reason_of(queue.put, large, md2(MsgFlags=GROUP), ordered) == CMQC.MQRC_STORAGE_MEDIUM_FULL
-        manager.file.db.execute("PRAGMA max_page_count = 100000")
-        md = md2(MsgFlags=GROUP | CMQC.MQMF_LAST_MSG_IN_GROUP)
-        queue.put(large, md, ordered)
-        assert md.MsgSeqNumber == 2
-        assert queue.get(None, md2()) == b"before"
-        assert queue.get(None, md2()) == large
+def test_a_full_disk_is_said_and_changes_nothing(manager: QueueManager, queue: Queue) -> None:
+    queue.put(b"before", md2(MsgFlags=GROUP), PMO(Options=CMQC.MQPMO_LOGICAL_ORDER))
+    (pages,) = manager.file.db.execute("PRAGMA page_count").fetchone()
+    manager.file.db.execute(f"PRAGMA max_page_count = {pages + 2}")
+    ordered = PMO(Options=CMQC.MQPMO_LOGICAL_ORDER)
+    large = random.Random("large").randbytes(100_000)
+    assert reason_of(queue.put, large, md2(MsgFlags=GROUP), ordered) == CMQC.MQRC_STORAGE_MEDIUM_FULL
+    manager.file.db.execute("PRAGMA max_page_count = 100000")
+    md = md2(MsgFlags=GROUP | CMQC.MQMF_LAST_MSG_IN_GROUP)
+    queue.put(large, md, ordered)
+    assert md.MsgSeqNumber == 2
+    assert queue.get(None, md2()) == b"before"
+    assert queue.get(None, md2()) == large
 
 
 @pytest.fixture(scope="module")

@@ -12,6 +12,7 @@ from headwater.ibmmq.header import MQMDE
 from headwater_host.mq import CMQC, get, put, structures, transmission
 from headwater_host.mq.descriptors import MD, V2_FIELDS, QueueManagerSettings
 from headwater_host.mq.errors import MQMIError
+from tests.host.mq_queue import reason_of
 from tests.rows import each_row
 
 FILE = json.loads((Path(__file__).parents[1] / "vectors" / "mqput.json").read_text(encoding="utf-8"))
@@ -212,9 +213,7 @@ def mde(**fields: Any) -> bytes:
 def test_boundaries(fields: dict[str, Any], body: bytes, reason: int) -> None:
     md = MD(Format=CMQC.MQFMT_MD_EXTENSION)
     if reason:
-        with pytest.raises(MQMIError) as caught:
-            put.read(md, mde(**fields) + body, SETTINGS)
-        assert caught.value.reason == reason
+        assert reason_of(put.read, md, mde(**fields) + body, SETTINGS) == reason
     else:
         found = put.read(md, mde(**fields) + body, SETTINGS)
         assert (found.outcome, bytes(found.data)) == (put.HONOURED, body)
@@ -223,9 +222,7 @@ def test_boundaries(fields: dict[str, Any], body: bytes, reason: int) -> None:
     if own:
         second = MD(Version=2, GroupId=GROUP_ID, **({"MsgFlags": 8} | own))
         if reason:
-            with pytest.raises(MQMIError) as caught:
-                put.read(second, body, SETTINGS)
-            assert caught.value.reason == reason
+            assert reason_of(put.read, second, body, SETTINGS) == reason
         else:
             assert put.read(second, body, SETTINGS).outcome == put.NO_MQMDE
 
@@ -237,9 +234,7 @@ def test_boundaries(fields: dict[str, Any], body: bytes, reason: int) -> None:
 def test_original_length_of_reports(flags: int, length: int, original: int, reason: int) -> None:
     md = MD(Version=2, MsgType=CMQC.MQMT_REPORT, GroupId=GROUP_ID, MsgFlags=flags, OriginalLength=original)
     if reason:
-        with pytest.raises(MQMIError) as caught:
-            put.read(md, bytes(length), SETTINGS)
-        assert caught.value.reason == reason
+        assert reason_of(put.read, md, bytes(length), SETTINGS) == reason
     else:
         assert put.read(md, bytes(length), SETTINGS).md.OriginalLength == original
     # Of what is no report it is the data's length, and of what is no segment there is none.
@@ -265,9 +260,7 @@ def test_every_truncation_of_an_mqmde() -> None:
     for length in range(len(whole) + 1):
         md = MD(Format=CMQC.MQFMT_MD_EXTENSION)
         if length < 72:
-            with pytest.raises(MQMIError) as caught:
-                put.read(md, whole[:length], SETTINGS)
-            assert caught.value.reason == CMQC.MQRC_MDE_ERROR
+            assert reason_of(put.read, md, whole[:length], SETTINGS) == CMQC.MQRC_MDE_ERROR
         else:
             assert put.read(md, whole[:length], SETTINGS).outcome == put.HONOURED
 
@@ -277,9 +270,7 @@ def test_every_truncation_of_an_mqdlh() -> None:
     md = MD(Version=2, Format=CMQC.MQFMT_DEAD_LETTER_HEADER, MsgFlags=4, GroupId=GROUP_ID, CodedCharSetId=819)
     for length in range(len(whole) + 1):
         if length < 172:
-            with pytest.raises(MQMIError) as caught:
-                put.dead_letter(md, memoryview(whole)[:length], SETTINGS)
-            assert caught.value.reason == CMQC.MQRC_DLH_ERROR
+            assert reason_of(put.dead_letter, md, memoryview(whole)[:length], SETTINGS) == CMQC.MQRC_DLH_ERROR
         else:
             kept = put.dead_letter(md, memoryview(whole)[:length], SETTINGS)
             assert kept is not None
@@ -359,6 +350,4 @@ def test_vectors_of_mqmdes(vector: dict[str, Any]) -> None:
     elif "seed" in expected:
         assert put.read(md, body, own).outcome == expected["seed"]
     else:
-        with pytest.raises(MQMIError) as caught:
-            put.read(md, body, own)
-        assert caught.value.reason == expected["reason"]
+        assert reason_of(put.read, md, body, own) == expected["reason"]

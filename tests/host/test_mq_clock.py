@@ -12,6 +12,7 @@ from headwater_mq.manager import QueueManager
 from headwater_mq.queue import Queue
 from tests.host.mq_queue import ALL, attempt, queue_manager
 from tests.host.set_clocks import DAY, SECOND, SetClocks
+from tests.rows import each_row
 
 #: Seven days, in tenths of a second.
 WEEK = 7 * 864_000
@@ -35,9 +36,7 @@ def there(path: Path, clocks: SetClocks) -> dict[bytes, int]:
             found[got] = md.Expiry
 
 
-@pytest.mark.parametrize(
-    "step", [8 * DAY, -8 * DAY, -1_600_000_000 * SECOND], ids=["forward", "back", "1973"]
-)
+@each_row("step", [8 * DAY, -8 * DAY, -1_600_000_000 * SECOND], ids=["forward", "back", "1973"])
 def test_a_clock_that_is_set_expires_nothing_and_keeps_nothing(step: int, tmp_path: Path) -> None:
     clocks = SetClocks()
     fill(tmp_path, clocks)
@@ -60,7 +59,7 @@ def test_put_time_is_what_the_clock_says(tmp_path: Path) -> None:
         assert (md.PutDate, md.PutTime) == (b"20241113", b"22132000")
 
 
-@pytest.mark.parametrize(
+@each_row(
     "before, after, expired",
     [(True, True, True), (True, False, False), (False, True, False), (False, False, False)],
 )

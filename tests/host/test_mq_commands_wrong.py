@@ -7,6 +7,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.host.mq_run import GROUP, Run
+from tests.rows import each_row
 
 
 @pytest.fixture(scope="module")
@@ -17,7 +18,7 @@ def kept(tmp_path_factory: pytest.TempPathFactory) -> Run:
     return made
 
 
-@pytest.mark.parametrize(
+@each_row(
     "words, code, says",
     [
         (["put", "-m", "x", "--seq", "0", "--flags", "MSG_IN_GROUP"], 1, "MQRC_MSG_SEQ_NUMBER_ERROR (2250)"),

@@ -2,6 +2,7 @@
 
 import shutil
 import sqlite3
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from tests.host.mq_log import cut, logging_to
 from tests.host.mq_queue import ALL, GROUP, GROUP_ID, LAST, attempt, gmo2, md2, queue_manager, segments
 from tests.host.mq_recorder import Recorder
 from tests.host.mq_uplink import DATA, PLAIN, RECORDED, arrived, fill, opened, queues, steps
+from tests.rows import each_row
 
 #: What a column may hold, in SQL.
 VALUES = {
@@ -35,21 +37,10 @@ ONE, SEGMENT, SECOND = 2, 4, 7
 WHOLE = [b"first", b"second", b"third", b"abcdefghi", b"g1", b"g2", b"g3", b"end"]
 #: Columns of a message that decide who gets it at all: with others it is nobody's, or in a unit of work for good.
 _OWNERS = ("id", "queue", "put_by", "taken_by", "aside")
-_KEPT = [
-    "rank",
-    "backouts",
-    "expires",
-    "group_id",
-    "seq",
-    "place",
-    "flags",
-    "msg_id",
-    "correl_id",
-    "length",
-    "crc",
-    "md",
-    "body",
-]
+_KEPT = (
+    *("rank", "backouts", "expires", "group_id", "seq", "place", "flags"),
+    *("msg_id", "correl_id", "length", "crc", "md", "body"),
+)
 _COMPLETE = CMQC.MQGMO_COMPLETE_MSG | CMQC.MQGMO_LOGICAL_ORDER | CMQC.MQGMO_ALL_MSGS_AVAILABLE
 
 
@@ -124,8 +115,7 @@ def browse(manager: QueueManager) -> None:
         assert any(reasons(attempt(queue.get, None, md2(), options), *ends) for _ in range(10))
 
 
-@pytest.mark.parametrize("value", VALUES)
-@pytest.mark.parametrize("row", [ONE, SEGMENT, SECOND])
+@each_row("value, row", product(VALUES, [ONE, SEGMENT, SECOND]))
 def test_a_column_of_a_message(copied: Any, written: Path, value: str, row: int) -> None:
     """Whatever it is, the others come, whole and in order, and the message itself as it was put or not at all."""
     for column in columns(written, "messages"):
@@ -167,7 +157,7 @@ def test_an_expiry_of_a_damaged_file_is_never_longer_than_it_was_put_with(copied
         assert md.Expiry == 600
 
 
-@pytest.mark.parametrize("value", ["NULL", "''", "7", "'7'", "x'00'", "'[1, 2, 3]'"])
+@each_row("value", ["NULL", "''", "7", "'7'", "x'00'", "'[1, 2, 3]'"])
 def test_an_age_time_that_is_none(copied: Any, value: str) -> None:
     path = copied()
     damaged(path, f"UPDATE about SET value = {value} WHERE name = 'age'")
@@ -176,7 +166,7 @@ def test_an_age_time_that_is_none(copied: Any, value: str) -> None:
     assert caught.value.reason == CMQC.MQRC_Q_MGR_NOT_AVAILABLE
 
 
-@pytest.mark.parametrize("value", VALUES)
+@each_row("value", VALUES)
 def test_the_depth_of_a_queue(copied: Any, value: str) -> None:
     path = copied()
     damaged(path, f"UPDATE queues SET depth = {VALUES[value]}")
@@ -188,7 +178,7 @@ def test_the_depth_of_a_queue(copied: Any, value: str) -> None:
             assert manager.statistics("Q")[0].depth == 10
 
 
-@pytest.mark.parametrize(
+@each_row(
     "said",
     [
         "[]",
@@ -219,7 +209,7 @@ def test_the_attributes_of_a_queue(copied: Any, said: object) -> None:
         assert got(manager, _COMPLETE) == WHOLE
 
 
-@pytest.mark.parametrize("said", ["[]", "null", "x", '{"QMgrName":5}', '{"MaxMsgLength":"x"}', None, b"{}"])
+@each_row("said", ["[]", "null", "x", '{"QMgrName":5}', '{"MaxMsgLength":"x"}', None, b"{}"])
 def test_the_attributes_of_the_queue_manager(copied: Any, said: object) -> None:
     path = copied()
     with sqlite3.connect(path) as db:
@@ -228,8 +218,7 @@ def test_the_attributes_of_the_queue_manager(copied: Any, said: object) -> None:
         QueueManager("QM1", path, create=False)
 
 
-@pytest.mark.parametrize("value", ["text", "blob", "null", "infinite"])
-@pytest.mark.parametrize("name", ["born", "ids"])
+@each_row("value, name", product(["text", "blob", "null", "infinite"], ["born", "ids"]))
 def test_what_new_ids_are_made_of(copied: Any, name: str, value: str) -> None:
     """Nothing can be put; what is there can be got."""
     path = copied()
@@ -240,7 +229,7 @@ def test_what_new_ids_are_made_of(copied: Any, name: str, value: str) -> None:
         assert got(manager, _COMPLETE) == WHOLE
 
 
-@pytest.mark.parametrize(
+@each_row(
     "there, damage", [(b"BEGIN UPDATE queues", b"BEGIN UPDATE queue\xdb"), (b'{"QType"', b'{"QTyp\xdb"')]
 )
 def test_text_that_is_no_utf_8(copied: Any, there: bytes, damage: bytes) -> None:
@@ -286,8 +275,7 @@ def halfway(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("value", VALUES)
-@pytest.mark.parametrize("table", ["assembly_group", "assembly_message", "assembly_piece"])
+@each_row("value, table", product(VALUES, ["assembly_group", "assembly_message", "assembly_piece"]))
 def test_what_is_not_put_together_yet(halfway: Path, tmp_path: Path, table: str, value: str) -> None:
     """What is damaged is given up, or does no harm; a message is never put with bytes missing, and others go on."""
     for column in columns(halfway / "mq.db", table):
@@ -321,7 +309,7 @@ def test_damage_of_what_is_not_put_together_is_said(halfway: Path, tmp_path: Pat
         assert [len(data) for _, data in log.got()] == [6, 2000, 6]
 
 
-@pytest.mark.parametrize("column", ["file", "at", "records", "sequence"])
+@each_row("column", ["file", "at", "records", "sequence"])
 def test_how_far_a_log_was_read(halfway: Path, tmp_path: Path, column: str) -> None:
     shutil.copytree(halfway, tmp_path / "there")
     damaged(tmp_path / "there" / "mq.db", f"UPDATE follow SET {column} = x'00'")
@@ -334,7 +322,7 @@ def test_how_far_a_log_was_read(halfway: Path, tmp_path: Path, column: str) -> N
 
 @pytest.mark.needs_ibmmq
 @pytest.mark.needs_cc
-@pytest.mark.parametrize("value", VALUES)
+@each_row("value", VALUES)
 def test_a_column_of_a_message_that_is_sent(tmp_path: Path, value: str) -> None:
     """It goes as it was put, or not at all; the others go."""
     for column in _KEPT:
@@ -354,9 +342,7 @@ def test_a_column_of_a_message_that_is_sent(tmp_path: Path, value: str) -> None:
 
 @pytest.mark.needs_ibmmq
 @pytest.mark.needs_cc
-@pytest.mark.parametrize(
-    "damage", ["identity = 'x'", "identity = x'00'", "number = 'x'", "number = 1.5", "number = -7"]
-)
+@each_row("damage", ["identity = 'x'", "identity = x'00'", "number = 'x'", "number = 1.5", "number = -7"])
 def test_what_is_known_of_the_record_queue(tmp_path: Path, damage: str) -> None:
     """Nothing is sent, and it says why; a new record is a way out."""
     outbox = opened(tmp_path / "mq.db")

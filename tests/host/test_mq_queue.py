@@ -88,71 +88,68 @@ def test_cases_through_the_file(case: dict[str, Any], tmp_path: Path) -> None:
                 assert given.Format == md.Format
 
 
-def test_what_is_put_comes_back(tmp_path: Path) -> None:
-    with queue_manager(tmp_path, "Q") as manager, Queue(manager, "Q", ALL) as queue:
-        for data in (b"", b"x", bytes(range(256)) * 40):
-            given = MD(
-                Format=CMQC.MQFMT_STRING,
-                CorrelId=b"correl",
-                Priority=3,
-                ReplyToQ="ANSWERS",
-                MsgType=CMQC.MQMT_REQUEST,
-                Encoding=273,
-                CodedCharSetId=500,
-            )
-            pmo = PMO(Version=2)
-            queue.put(data, given, pmo)
-            assert pmo.ResolvedQName == b"Q".ljust(48)
-            assert (pmo.KnownDestCount, pmo.UnknownDestCount) == (1, 0)
-            got = MD()
-            assert queue.get(None, got) == data
-            assert got.MsgId == given.MsgId != CMQC.MQMI_NONE
-            assert got.MsgId[:16] == b"AMQ QM1         "
-            assert got.ReplyToQMgr == b"QM1".ljust(48)
-            assert (got.Format, got.Encoding, got.CodedCharSetId) == (b"MQSTR   ", 273, 500)
-            assert got.CorrelId == b"correl".ljust(24, b"\0")
-            assert (got.Priority, got.Persistence, got.BackoutCount) == (3, CMQC.MQPER_PERSISTENT, 0)
-            assert got.PutDate.isdigit()
-            assert got.PutTime.isdigit()
-            # What was put can be put again, as it is.
-            again = got.copy()
-            queue.put(data, again, PMO(Options=CMQC.MQPMO_NEW_MSG_ID | CMQC.MQPMO_NEW_CORREL_ID))
-            assert again.MsgId != got.MsgId
-            assert again.CorrelId != got.CorrelId
-            assert queue.get() == data
-        assert empty(queue)
+def test_what_is_put_comes_back(queue: Queue) -> None:
+    for data in (b"", b"x", bytes(range(256)) * 40):
+        given = MD(
+            Format=CMQC.MQFMT_STRING,
+            CorrelId=b"correl",
+            Priority=3,
+            ReplyToQ="ANSWERS",
+            MsgType=CMQC.MQMT_REQUEST,
+            Encoding=273,
+            CodedCharSetId=500,
+        )
+        pmo = PMO(Version=2)
+        queue.put(data, given, pmo)
+        assert pmo.ResolvedQName == b"Q".ljust(48)
+        assert (pmo.KnownDestCount, pmo.UnknownDestCount) == (1, 0)
+        got = MD()
+        assert queue.get(None, got) == data
+        assert got.MsgId == given.MsgId != CMQC.MQMI_NONE
+        assert got.MsgId[:16] == b"AMQ QM1         "
+        assert got.ReplyToQMgr == b"QM1".ljust(48)
+        assert (got.Format, got.Encoding, got.CodedCharSetId) == (b"MQSTR   ", 273, 500)
+        assert got.CorrelId == b"correl".ljust(24, b"\0")
+        assert (got.Priority, got.Persistence, got.BackoutCount) == (3, CMQC.MQPER_PERSISTENT, 0)
+        assert got.PutDate.isdigit()
+        assert got.PutTime.isdigit()
+        # What was put can be put again, as it is.
+        again = got.copy()
+        queue.put(data, again, PMO(Options=CMQC.MQPMO_NEW_MSG_ID | CMQC.MQPMO_NEW_CORREL_ID))
+        assert again.MsgId != got.MsgId
+        assert again.CorrelId != got.CorrelId
+        assert queue.get() == data
+    assert empty(queue)
 
 
-def test_what_is_no_bytes_is_a_type_error_that_says_what_to_pass(tmp_path: Path) -> None:
-    with queue_manager(tmp_path, "Q") as manager, Queue(manager, "Q", ALL) as queue:
-        wrong: Any
-        for wrong, said in (
-            ("text", r"not str; encode text first: text\.encode\(\)"),
-            (5, "not int; pass bytes"),
-        ):
-            for put in (queue.put, lambda message: manager.put1("Q", message)):
-                with pytest.raises(TypeError, match=said):
-                    put(wrong)
-        assert empty(queue)
-        queue.put(memoryview(b"view"))
-        assert queue.get() == b"view"
+def test_what_is_no_bytes_is_a_type_error_that_says_what_to_pass(manager: QueueManager, queue: Queue) -> None:
+    wrong: Any
+    for wrong, said in (
+        ("text", r"not str; encode text first: text\.encode\(\)"),
+        (5, "not int; pass bytes"),
+    ):
+        for put in (queue.put, lambda message: manager.put1("Q", message)):
+            with pytest.raises(TypeError, match=said):
+                put(wrong)
+    assert empty(queue)
+    queue.put(memoryview(b"view"))
+    assert queue.get() == b"view"
 
 
-def test_numbers_of_what_is_in_no_group_and_no_segment(tmp_path: Path) -> None:
+def test_numbers_of_what_is_in_no_group_and_no_segment(queue: Queue) -> None:
     """As IBM says: so that a getter of version 1 gets no MQMDE for them."""
-    with queue_manager(tmp_path, "Q") as manager, Queue(manager, "Q", ALL) as queue:
-        for flags, numbers in ((0, (1, 0)), (SEG, (1, 60)), (GROUP, (7, 0)), (GROUP | SEG, (7, 60))):
-            md = md2(MsgSeqNumber=7, Offset=60, MsgFlags=flags)
-            queue.put(b"data", md)
-            assert (md.MsgSeqNumber, md.Offset) == numbers
-            if not flags:
-                old = MD()
-                assert queue.get(None, old) == b"data"
-                assert old.Format == CMQC.MQFMT_NONE
-                continue
-            got = md2()
-            assert queue.get(None, got) == b"data"
-            assert (got.MsgSeqNumber, got.Offset) == numbers
+    for flags, numbers in ((0, (1, 0)), (SEG, (1, 60)), (GROUP, (7, 0)), (GROUP | SEG, (7, 60))):
+        md = md2(MsgSeqNumber=7, Offset=60, MsgFlags=flags)
+        queue.put(b"data", md)
+        assert (md.MsgSeqNumber, md.Offset) == numbers
+        if not flags:
+            old = MD()
+            assert queue.get(None, old) == b"data"
+            assert old.Format == CMQC.MQFMT_NONE
+            continue
+        got = md2()
+        assert queue.get(None, got) == b"data"
+        assert (got.MsgSeqNumber, got.Offset) == numbers
 
 
 def test_ids_are_never_given_twice(tmp_path: Path) -> None:
@@ -172,7 +169,7 @@ def test_ids_are_never_given_twice(tmp_path: Path) -> None:
     assert len(seen) == 3 * 2 * 5 * 3
 
 
-@pytest.mark.parametrize("sequence", [CMQC.MQMDS_PRIORITY, CMQC.MQMDS_FIFO])
+@each_row("sequence", [CMQC.MQMDS_PRIORITY, CMQC.MQMDS_FIFO])
 def test_order(sequence: int, tmp_path: Path) -> None:
     priorities = [0, 5, 9, 5, 0, 9, 4]
     with queue_manager(tmp_path) as manager:
@@ -189,13 +186,12 @@ def test_order(sequence: int, tmp_path: Path) -> None:
             assert [queue.get()[0] for _ in range(7)] == expected
 
 
-def test_a_priority_that_is_too_high_is_a_warning(tmp_path: Path) -> None:
-    with queue_manager(tmp_path, "Q") as manager, Queue(manager, "Q", ALL) as queue:
-        md = MD(Priority=12)
-        assert reason_of(queue.put, b"x", md, comp=CMQC.MQCC_WARNING) == CMQC.MQRC_PRIORITY_EXCEEDS_MAXIMUM
-        got = MD()
-        assert queue.get(None, got) == b"x"
-        assert got.Priority == 9
+def test_a_priority_that_is_too_high_is_a_warning(queue: Queue) -> None:
+    md = MD(Priority=12)
+    assert reason_of(queue.put, b"x", md, comp=CMQC.MQCC_WARNING) == CMQC.MQRC_PRIORITY_EXCEEDS_MAXIMUM
+    got = MD()
+    assert queue.get(None, got) == b"x"
+    assert got.Priority == 9
 
 
 @each_row(
@@ -208,120 +204,114 @@ def test_a_priority_that_is_too_high_is_a_warning(tmp_path: Path) -> None:
         (CMQC.MQMO_MATCH_OFFSET, "Offset", 2),
     ],
 )
-def test_match_options(option: int, field: str, value: Any, tmp_path: Path) -> None:
-    with queue_manager(tmp_path, "Q") as manager, Queue(manager, "Q", ALL) as queue:
-        for n in (1, 2, 3):
-            fields = {"MsgId": f"m{n}", "CorrelId": f"c{n}", "GroupId": f"g{n}"}
-            ids = {name: text.encode() for name, text in fields.items()}
-            queue.put(b"%d" % n, md2(**ids, MsgSeqNumber=n + 1, Offset=n, MsgFlags=GROUP | SEG))
-        none = MD(**{field: b"nobody"}) if isinstance(value, bytes) else MD(**{field: 77})
-        none.Version = 2
-        assert reason_of(queue.get, None, none, gmo2(MatchOptions=option)) == CMQC.MQRC_NO_MSG_AVAILABLE
-        md = md2(**{field: value})
-        for browse in (CMQC.MQGMO_BROWSE_FIRST, 0):
-            assert queue.get(None, md.copy(), gmo2(browse, MatchOptions=option)) == b"2"
-        # The field of an option that is not given, and an id that is nothing, match all.
-        assert queue.get(None, none, gmo2()) == b"1"
-        matches = CMQC.MQMO_MATCH_MSG_ID | CMQC.MQMO_MATCH_CORREL_ID | CMQC.MQMO_MATCH_GROUP_ID
-        assert queue.get(None, md2(), gmo2(MatchOptions=matches)) == b"3"
+def test_match_options(option: int, field: str, value: Any, queue: Queue) -> None:
+    for n in (1, 2, 3):
+        fields = {"MsgId": f"m{n}", "CorrelId": f"c{n}", "GroupId": f"g{n}"}
+        ids = {name: text.encode() for name, text in fields.items()}
+        queue.put(b"%d" % n, md2(**ids, MsgSeqNumber=n + 1, Offset=n, MsgFlags=GROUP | SEG))
+    none = MD(**{field: b"nobody"}) if isinstance(value, bytes) else MD(**{field: 77})
+    none.Version = 2
+    assert reason_of(queue.get, None, none, gmo2(MatchOptions=option)) == CMQC.MQRC_NO_MSG_AVAILABLE
+    md = md2(**{field: value})
+    for browse in (CMQC.MQGMO_BROWSE_FIRST, 0):
+        assert queue.get(None, md.copy(), gmo2(browse, MatchOptions=option)) == b"2"
+    # The field of an option that is not given, and an id that is nothing, match all.
+    assert queue.get(None, none, gmo2()) == b"1"
+    matches = CMQC.MQMO_MATCH_MSG_ID | CMQC.MQMO_MATCH_CORREL_ID | CMQC.MQMO_MATCH_GROUP_ID
+    assert queue.get(None, md2(), gmo2(MatchOptions=matches)) == b"3"
 
 
-def test_options_of_version_1_match_both_ids(tmp_path: Path) -> None:
-    with queue_manager(tmp_path, "Q") as manager, Queue(manager, "Q", ALL) as queue:
-        queue.put(b"x", MD(MsgId=b"m", CorrelId=b"c"))
-        assert reason_of(queue.get, None, MD(MsgId=b"m", CorrelId=b"d")) == CMQC.MQRC_NO_MSG_AVAILABLE
-        # Match options of an MQGMO of version 1 do not count.
-        gmo = GMO(MatchOptions=CMQC.MQMO_NONE)
-        assert reason_of(queue.get, None, MD(MsgId=b"n"), gmo) == CMQC.MQRC_NO_MSG_AVAILABLE
-        assert queue.get(None, MD(MsgId=b"m", CorrelId=b"c")) == b"x"
+def test_options_of_version_1_match_both_ids(queue: Queue) -> None:
+    queue.put(b"x", MD(MsgId=b"m", CorrelId=b"c"))
+    assert reason_of(queue.get, None, MD(MsgId=b"m", CorrelId=b"d")) == CMQC.MQRC_NO_MSG_AVAILABLE
+    # Match options of an MQGMO of version 1 do not count.
+    gmo = GMO(MatchOptions=CMQC.MQMO_NONE)
+    assert reason_of(queue.get, None, MD(MsgId=b"n"), gmo) == CMQC.MQRC_NO_MSG_AVAILABLE
+    assert queue.get(None, MD(MsgId=b"m", CorrelId=b"c")) == b"x"
 
 
-def test_truncation(tmp_path: Path) -> None:
-    with queue_manager(tmp_path, "Q") as manager, Queue(manager, "Q", ALL) as queue:
-        queue.put(b"0123456789", MD(MsgId=b"one"))
-        for options, reason in (
-            (CMQC.MQGMO_BROWSE_FIRST, CMQC.MQRC_TRUNCATED_MSG_FAILED),
-            (0, CMQC.MQRC_TRUNCATED_MSG_FAILED),
-            (CMQC.MQGMO_ACCEPT_TRUNCATED_MSG, CMQC.MQRC_TRUNCATED_MSG_ACCEPTED),
-        ):
-            md = MD()
-            gmo = GMO(Version=3, Options=options)
-            with pytest.raises(MQMIError) as caught:
-                queue.get(4, md, gmo)
-            error = caught.value
-            assert (error.comp, error.reason) == (CMQC.MQCC_WARNING, reason)
-            assert (error.message, error.original_length) == (b"0123", 10)
-            assert md.MsgId == b"one".ljust(24, b"\0")
-            assert gmo.ReturnedLength == 4
-        assert empty(queue)
-        queue.put(b"0123", MD())
-        older = GMO(Version=2)
-        assert queue.get(4, MD(), older) == b"0123"
-        assert older.ReturnedLength == CMQC.MQRL_UNDEFINED
-        queue.put(b"", MD())
-        assert queue.get(0) == b""
-
-
-def test_the_room_is_for_the_mqmde_as_well(tmp_path: Path) -> None:
-    with queue_manager(tmp_path, "Q") as manager, Queue(manager, "Q", ALL) as queue:
-        queue.put(b"data", md2(MsgFlags=GROUP, GroupId=GROUP_ID))
-        assert reason_of(queue.get, 75, MD(), comp=CMQC.MQCC_WARNING) == CMQC.MQRC_TRUNCATED_MSG_FAILED
+def test_truncation(queue: Queue) -> None:
+    queue.put(b"0123456789", MD(MsgId=b"one"))
+    for options, reason in (
+        (CMQC.MQGMO_BROWSE_FIRST, CMQC.MQRC_TRUNCATED_MSG_FAILED),
+        (0, CMQC.MQRC_TRUNCATED_MSG_FAILED),
+        (CMQC.MQGMO_ACCEPT_TRUNCATED_MSG, CMQC.MQRC_TRUNCATED_MSG_ACCEPTED),
+    ):
         md = MD()
-        data = queue.get(76, md)
-        mde = structures.decode(MQMDE, data, big=False, ccsid=819)
-        assert (mde["GroupId"], mde["MsgFlags"], data[72:]) == (GROUP_ID, GROUP, b"data")
-        assert (md.Format, md.Version) == (CMQC.MQFMT_MD_EXTENSION, 1)
-        assert md.has_defaults()
+        gmo = GMO(Version=3, Options=options)
+        with pytest.raises(MQMIError) as caught:
+            queue.get(4, md, gmo)
+        error = caught.value
+        assert (error.comp, error.reason) == (CMQC.MQCC_WARNING, reason)
+        assert (error.message, error.original_length) == (b"0123", 10)
+        assert md.MsgId == b"one".ljust(24, b"\0")
+        assert gmo.ReturnedLength == 4
+    assert empty(queue)
+    queue.put(b"0123", MD())
+    older = GMO(Version=2)
+    assert queue.get(4, MD(), older) == b"0123"
+    assert older.ReturnedLength == CMQC.MQRL_UNDEFINED
+    queue.put(b"", MD())
+    assert queue.get(0) == b""
 
 
-def test_browse_and_the_cursor(tmp_path: Path) -> None:
+def test_the_room_is_for_the_mqmde_as_well(queue: Queue) -> None:
+    queue.put(b"data", md2(MsgFlags=GROUP, GroupId=GROUP_ID))
+    assert reason_of(queue.get, 75, MD(), comp=CMQC.MQCC_WARNING) == CMQC.MQRC_TRUNCATED_MSG_FAILED
+    md = MD()
+    data = queue.get(76, md)
+    mde = structures.decode(MQMDE, data, big=False, ccsid=819)
+    assert (mde["GroupId"], mde["MsgFlags"], data[72:]) == (GROUP_ID, GROUP, b"data")
+    assert (md.Format, md.Version) == (CMQC.MQFMT_MD_EXTENSION, 1)
+    assert md.has_defaults()
+
+
+def test_browse_and_the_cursor(manager: QueueManager, queue: Queue) -> None:
     under, browse_under = CMQC.MQGMO_MSG_UNDER_CURSOR, CMQC.MQGMO_BROWSE_MSG_UNDER_CURSOR
-    with queue_manager(tmp_path, "Q") as manager, Queue(manager, "Q", ALL) as queue:
-        for n in range(4):
-            queue.put(b"%d" % n)
-        assert reason_of(queue.get, None, MD(), gmo2(under)) == CMQC.MQRC_NO_MSG_UNDER_CURSOR
-        # The first BROWSE_NEXT begins at the beginning.
-        assert queue.browse() == b"0"
-        assert queue.browse() == b"1"
-        assert queue.get(None, MD(), gmo2(browse_under)) == b"1"
-        assert queue.get(None, MD(), gmo2(browse_under)) == b"1"
-        assert queue.get(None, MD(), gmo2(under)) == b"1"
-        assert reason_of(queue.get, None, MD(), gmo2(under)) == CMQC.MQRC_NO_MSG_UNDER_CURSOR
-        assert queue.browse() == b"2"
-        # A get does not move the cursor.
-        assert queue.get() == b"0"
-        assert queue.browse() == b"3"
-        assert reason_of(queue.browse) == CMQC.MQRC_NO_MSG_AVAILABLE
-        queue.put(b"4")
-        assert queue.browse() == b"4"
-        assert queue.browse(first=True) == b"2"
-        with Queue(manager, "Q", CMQC.MQOO_BROWSE) as other:
-            assert other.browse() == b"2"
-            assert other.browse() == b"3"
-            assert reason_of(other.get) == CMQC.MQRC_NOT_OPEN_FOR_INPUT
-        assert [queue.get() for _ in range(3)] == [b"2", b"3", b"4"]
+    for n in range(4):
+        queue.put(b"%d" % n)
+    assert reason_of(queue.get, None, MD(), gmo2(under)) == CMQC.MQRC_NO_MSG_UNDER_CURSOR
+    # The first BROWSE_NEXT begins at the beginning.
+    assert queue.browse() == b"0"
+    assert queue.browse() == b"1"
+    assert queue.get(None, MD(), gmo2(browse_under)) == b"1"
+    assert queue.get(None, MD(), gmo2(browse_under)) == b"1"
+    assert queue.get(None, MD(), gmo2(under)) == b"1"
+    assert reason_of(queue.get, None, MD(), gmo2(under)) == CMQC.MQRC_NO_MSG_UNDER_CURSOR
+    assert queue.browse() == b"2"
+    # A get does not move the cursor.
+    assert queue.get() == b"0"
+    assert queue.browse() == b"3"
+    assert reason_of(queue.browse) == CMQC.MQRC_NO_MSG_AVAILABLE
+    queue.put(b"4")
+    assert queue.browse() == b"4"
+    assert queue.browse(first=True) == b"2"
+    with Queue(manager, "Q", CMQC.MQOO_BROWSE) as other:
+        assert other.browse() == b"2"
+        assert other.browse() == b"3"
+        assert reason_of(other.get) == CMQC.MQRC_NOT_OPEN_FOR_INPUT
+    assert [queue.get() for _ in range(3)] == [b"2", b"3", b"4"]
 
 
-def test_a_browse_with_too_little_room_stays_where_it_was(tmp_path: Path) -> None:
+def test_a_browse_with_too_little_room_stays_where_it_was(queue: Queue) -> None:
     under, first = CMQC.MQGMO_BROWSE_MSG_UNDER_CURSOR, CMQC.MQGMO_BROWSE_FIRST
     failed = CMQC.MQRC_TRUNCATED_MSG_FAILED
-    with queue_manager(tmp_path, "Q") as manager, Queue(manager, "Q", ALL) as queue:
-        for data, flags in ((b"first", GROUP), (b"second", LAST)):
-            queue.put(data, md2(MsgFlags=flags), PMO(Options=CMQC.MQPMO_LOGICAL_ORDER))
-        assert reason_of(queue.browse, 1, md2(), comp=CMQC.MQCC_WARNING) == failed
-        assert queue.browse(None, md2()) == b"first"
-        assert reason_of(queue.browse, 1, md2(), comp=CMQC.MQCC_WARNING) == failed
-        assert queue.get(None, md2(), gmo2(under)) == b"first"
-        assert queue.browse(None, md2()) == b"second"
-        assert reason_of(queue.get, 1, md2(), gmo2(first), comp=CMQC.MQCC_WARNING) == failed
-        assert reason_of(queue.get, None, md2(), gmo2(under)) == CMQC.MQRC_NO_MSG_UNDER_CURSOR
-        assert queue.browse(None, md2()) == b"first"
-        # In logical order as well, where the place in the group stays.
-        ordered = CMQC.MQGMO_LOGICAL_ORDER
-        assert queue.get(None, md2(), gmo2(first | ordered)) == b"first"
-        following = gmo2(CMQC.MQGMO_BROWSE_NEXT | ordered)
-        assert reason_of(queue.get, 1, md2(), following, comp=CMQC.MQCC_WARNING) == failed
-        assert queue.get(None, md2(), following) == b"second"
+    for data, flags in ((b"first", GROUP), (b"second", LAST)):
+        queue.put(data, md2(MsgFlags=flags), PMO(Options=CMQC.MQPMO_LOGICAL_ORDER))
+    assert reason_of(queue.browse, 1, md2(), comp=CMQC.MQCC_WARNING) == failed
+    assert queue.browse(None, md2()) == b"first"
+    assert reason_of(queue.browse, 1, md2(), comp=CMQC.MQCC_WARNING) == failed
+    assert queue.get(None, md2(), gmo2(under)) == b"first"
+    assert queue.browse(None, md2()) == b"second"
+    assert reason_of(queue.get, 1, md2(), gmo2(first), comp=CMQC.MQCC_WARNING) == failed
+    assert reason_of(queue.get, None, md2(), gmo2(under)) == CMQC.MQRC_NO_MSG_UNDER_CURSOR
+    assert queue.browse(None, md2()) == b"first"
+    # In logical order as well, where the place in the group stays.
+    ordered = CMQC.MQGMO_LOGICAL_ORDER
+    assert queue.get(None, md2(), gmo2(first | ordered)) == b"first"
+    following = gmo2(CMQC.MQGMO_BROWSE_NEXT | ordered)
+    assert reason_of(queue.get, 1, md2(), following, comp=CMQC.MQCC_WARNING) == failed
+    assert queue.get(None, md2(), following) == b"second"
 
 
 def test_expiry(tmp_path: Path) -> None:
@@ -359,33 +349,30 @@ def test_what_has_expired_makes_room(tmp_path: Path) -> None:
         assert manager.statistics("Q")[0].messages == 1
 
 
-def test_wait(tmp_path: Path) -> None:
+def test_wait(manager: QueueManager, queue: Queue, tmp_path: Path) -> None:
     wait = CMQC.MQGMO_WAIT
-    with queue_manager(tmp_path, "Q") as manager, Queue(manager, "Q", ALL) as queue:
-        began = manager.monotonic()
-        gmo = gmo2(wait, WaitInterval=30)
-        assert reason_of(queue.get, None, MD(), gmo) == CMQC.MQRC_NO_MSG_AVAILABLE
-        assert manager.monotonic() - began >= 0.03
-        queue.put(b"there already")
-        assert queue.get(None, MD(), gmo2(wait, WaitInterval=0)) == b"there already"
-        # From the same connection, in another thread; from another connection; when that commits.
-        for other in (manager, QueueManager("QM1", tmp_path / "queues.db")):
-            for options in (CMQC.MQPMO_NO_SYNCPOINT, CMQC.MQPMO_SYNCPOINT):
+    began = manager.monotonic()
+    gmo = gmo2(wait, WaitInterval=30)
+    assert reason_of(queue.get, None, MD(), gmo) == CMQC.MQRC_NO_MSG_AVAILABLE
+    assert manager.monotonic() - began >= 0.03
+    queue.put(b"there already")
+    assert queue.get(None, MD(), gmo2(wait, WaitInterval=0)) == b"there already"
+    # From the same connection, in another thread; from another connection; when that commits.
+    for other in (manager, QueueManager("QM1", tmp_path / "queues.db")):
+        for options in (CMQC.MQPMO_NO_SYNCPOINT, CMQC.MQPMO_SYNCPOINT):
 
-                def put(other: QueueManager = other, options: int = options) -> None:
-                    other.put1("Q", b"wanted", MD(CorrelId=b"c"), PMO(Options=options))
-                    other.commit()
+            def put(other: QueueManager = other, options: int = options) -> None:
+                other.put1("Q", b"wanted", MD(CorrelId=b"c"), PMO(Options=options))
+                other.commit()
 
-                other.put1("Q", b"not wanted")
-                thread = threading.Timer(0.02, put)
-                thread.start()
-                matching = gmo2(
-                    wait, WaitInterval=CMQC.MQWI_UNLIMITED, MatchOptions=CMQC.MQMO_MATCH_CORREL_ID
-                )
-                assert queue.get(None, MD(CorrelId=b"c"), matching) == b"wanted"
-                thread.join()
-                assert queue.get() == b"not wanted"
-        other.disconnect()
+            other.put1("Q", b"not wanted")
+            thread = threading.Timer(0.02, put)
+            thread.start()
+            matching = gmo2(wait, WaitInterval=CMQC.MQWI_UNLIMITED, MatchOptions=CMQC.MQMO_MATCH_CORREL_ID)
+            assert queue.get(None, MD(CorrelId=b"c"), matching) == b"wanted"
+            thread.join()
+            assert queue.get() == b"not wanted"
+    other.disconnect()
 
 
 def test_waiting_ends_with_the_connection_or_when_gets_are_inhibited(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 import io
 import os
 import sqlite3
+from itertools import product
 from typing import Any
 
 import pytest
@@ -35,8 +36,7 @@ def put_together(payloads: list[bytes], groups: bool = False) -> list[Any]:
     return found
 
 
-@pytest.mark.parametrize("size", [16, 48, 496, 512])
-@pytest.mark.parametrize("n", [17, 512, 513, 992, 1000])
+@each_row("size, n", product([16, 48, 496, 512], [17, 512, 513, 992, 1000]))
 def test_a_payload_in_segments_comes_together(size: int, n: int) -> None:
     for payload in (DATA[:n], io.BytesIO(DATA[:n])):
         made = list(segments(payload, ids=ids(), piece=size))

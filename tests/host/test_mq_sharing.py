@@ -333,27 +333,28 @@ def test_two_threads_open_a_queue_at_a_time(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("end", ["backout", "commit"])
-def test_a_thread_puts_as_soon_as_another_has_ended_the_unit_of_work(end: str, tmp_path: Path) -> None:
+def test_a_thread_puts_as_soon_as_another_has_ended_the_unit_of_work(
+    end: str, manager: QueueManager, queue: Queue
+) -> None:
     ordered = CMQC.MQPMO_SYNCPOINT | CMQC.MQPMO_LOGICAL_ORDER
     numbers: list[int] = []
-    with queue_manager(tmp_path, "Q") as manager, Queue(manager, "Q", ALL) as queue:
 
-        def put() -> None:
-            md = md2(MsgFlags=GROUP)
-            queue.put(b"x", md, PMO(Options=ordered))
-            numbers.append(md.MsgSeqNumber)
+    def put() -> None:
+        md = md2(MsgFlags=GROUP)
+        queue.put(b"x", md, PMO(Options=ordered))
+        numbers.append(md.MsgSeqNumber)
 
-        put()
-        meeting = Meeting(manager, put)
-        getattr(manager, end)()
-        meeting.end()
-        # Committed, the group goes on; backed out, it begins anew.
-        assert numbers == ([1, 1] if end == "backout" else [1, 2])
-        manager.backout()
-        put()
-        assert numbers[-1] == (1 if end == "backout" else 2)
-        with pytest.raises(MQMIError, match="INCOMPLETE_GROUP"):
-            queue.close()
+    put()
+    meeting = Meeting(manager, put)
+    getattr(manager, end)()
+    meeting.end()
+    # Committed, the group goes on; backed out, it begins anew.
+    assert numbers == ([1, 1] if end == "backout" else [1, 2])
+    manager.backout()
+    put()
+    assert numbers[-1] == (1 if end == "backout" else 2)
+    with pytest.raises(MQMIError, match="INCOMPLETE_GROUP"):
+        queue.close()
 
 
 def test_a_thread_closes_the_queue_that_another_is_about_to_put_to(tmp_path: Path) -> None:

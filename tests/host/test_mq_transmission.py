@@ -12,6 +12,7 @@ from headwater_host.mq.descriptors import MD
 from headwater_mq.options import OD, PMO
 from headwater_mq.queue import Queue
 from tests.host.mq_queue import ALL, ALLOWED, GROUP, GROUP_ID, md2, queue_manager, reason_of
+from tests.rows import each_row
 
 
 def test_remote_queues(tmp_path: Path) -> None:
@@ -169,7 +170,7 @@ def test_segments_through_a_transmission_queue(tmp_path: Path) -> None:
         assert found == data
 
 
-@pytest.mark.parametrize("ccsid", [819, 500, 1140])
+@each_row("ccsid", [819, 500, 1140])
 def test_all_characters_can_be_written(ccsid: int, tmp_path: Path) -> None:
     """1140 has a euro sign where 037 has the currency sign of Latin-1."""
     how: dict[str, Any] = {"big": False, "ccsid": 37 if ccsid == 1140 else ccsid}
@@ -187,7 +188,7 @@ def test_all_characters_can_be_written(ccsid: int, tmp_path: Path) -> None:
             assert structures.decode(MQMDE, data, 428, **how)["Format"] == "\xa4       "
 
 
-@pytest.mark.parametrize("ccsid", [819, 500, 1140])
+@each_row("ccsid", [819, 500, 1140])
 def test_all_characters_can_be_written_in_an_mqmde(ccsid: int, tmp_path: Path) -> None:
     with queue_manager(tmp_path, "Q", CodedCharSetId=ccsid) as manager, Queue(manager, "Q", ALL) as queue:
         for code in range(1, 256, 8):

@@ -121,15 +121,14 @@ def test_a_unit_of_work_has_a_limit(tmp_path: Path) -> None:
         assert manager.statistics("Q")[0].messages == 4
 
 
-def test_syncpoint_if_persistent(tmp_path: Path) -> None:
+def test_syncpoint_if_persistent(manager: QueueManager, queue: Queue) -> None:
     option = CMQC.MQGMO_SYNCPOINT_IF_PERSISTENT
-    with queue_manager(tmp_path, "Q") as manager, Queue(manager, "Q", ALL) as queue:
-        queue.put(b"kept", MD(Persistence=CMQC.MQPER_PERSISTENT))
-        queue.put(b"gone", MD(Persistence=CMQC.MQPER_NOT_PERSISTENT))
-        assert [queue.get(None, MD(), gmo2(option)) for _ in range(2)] == [b"kept", b"gone"]
-        manager.backout()
-        assert queue.get() == b"kept"
-        assert empty(queue)
+    queue.put(b"kept", MD(Persistence=CMQC.MQPER_PERSISTENT))
+    queue.put(b"gone", MD(Persistence=CMQC.MQPER_NOT_PERSISTENT))
+    assert [queue.get(None, MD(), gmo2(option)) for _ in range(2)] == [b"kept", b"gone"]
+    manager.backout()
+    assert queue.get() == b"kept"
+    assert empty(queue)
 
 
 def test_what_waits_for_the_disk(tmp_path: Path) -> None:

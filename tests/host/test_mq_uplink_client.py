@@ -10,6 +10,7 @@ import pytest
 from headwater_host.mq.uplink import mqi, mqi_reasons
 from headwater_host.mq.uplink.mqi import Channel, Connection, MqiError
 from tests.host.mq_recorder import Fault, Queue, Recorder
+from tests.rows import each_row
 
 pytestmark = [pytest.mark.needs_ibmmq, pytest.mark.needs_cc]
 TO = Channel("QM1", "EDGE.SVRCONN", "localhost(1414)")
@@ -91,7 +92,7 @@ def test_a_record_is_looked_at_and_taken() -> None:
     assert recorder.misuse == []
 
 
-@pytest.mark.parametrize(
+@each_row(
     "verb, reason",
     [
         ("MQCONNX", 2059),

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from headwater.ibmmq.header import MQMDE
 from headwater_host.mq import CMQC, structures
 from headwater_host.mq.descriptors import MD
+from headwater_mq.manager import QueueManager
 from headwater_mq.queue import Queue
 from tests.host.mq_queue import (
     ALL,
@@ -32,42 +33,42 @@ from tests.host.mq_queue import (
     segments,
     sync,
 )
+from tests.rows import each_row
 
 
-def test_whole_messages(tmp_path: Path) -> None:
+def test_whole_messages(manager: QueueManager, queue: Queue) -> None:
     data = bytes(range(200))
-    with queue_manager(tmp_path, "Q") as manager, Queue(manager, "Q", ALL) as queue:
-        parts = segments(data, 30, GroupId=GROUP_ID, Format="MQSTR")
-        random.Random("shuffled").shuffle(parts)
-        for md, part in parts[:-1]:
-            queue.put(part, md)
-        for options in (COMPLETE, ALL_SEGS, ALL_MSGS, COMPLETE | LOGICAL):
-            assert empty(queue, options)
-        md, part = parts[-1]
+    parts = segments(data, 30, GroupId=GROUP_ID, Format="MQSTR")
+    random.Random("shuffled").shuffle(parts)
+    for md, part in parts[:-1]:
         queue.put(part, md)
-        # Twice the same counts once, and does not stay behind.
-        md, part = parts[2]
+    for options in (COMPLETE, ALL_SEGS, ALL_MSGS, COMPLETE | LOGICAL):
+        assert empty(queue, options)
+    md, part = parts[-1]
+    queue.put(part, md)
+    # Twice the same counts once, and does not stay behind.
+    md, part = parts[2]
+    queue.put(part, md)
+    got, gmo = md2(), gmo2(COMPLETE | CMQC.MQGMO_BROWSE_FIRST)
+    assert queue.get(None, got, gmo) == data
+    assert (got.Offset, got.MsgFlags, got.OriginalLength) == (0, 0, -1)
+    assert (got.Format, got.GroupId) == (b"MQSTR   ", GROUP_ID)
+    assert (gmo.SegmentStatus, gmo.GroupStatus) == (CMQC.MQSS_NOT_A_SEGMENT, CMQC.MQGS_NOT_IN_GROUP)
+    truncated = reason_of(queue.get, 50, md2(), gmo2(COMPLETE), comp=WARNING)
+    assert truncated == CMQC.MQRC_TRUNCATED_MSG_FAILED
+    assert queue.get(None, md2(), gmo2(COMPLETE)) == data
+    assert manager.statistics("Q")[0].depth == 0
+    # A caller of version 1 is told of the GroupId only.
+    for md, part in parts:
         queue.put(part, md)
-        got, gmo = md2(), gmo2(COMPLETE | CMQC.MQGMO_BROWSE_FIRST)
-        assert queue.get(None, got, gmo) == data
-        assert (got.Offset, got.MsgFlags, got.OriginalLength) == (0, 0, -1)
-        assert (got.Format, got.GroupId) == (b"MQSTR   ", GROUP_ID)
-        assert (gmo.SegmentStatus, gmo.GroupStatus) == (CMQC.MQSS_NOT_A_SEGMENT, CMQC.MQGS_NOT_IN_GROUP)
-        truncated = reason_of(queue.get, 50, md2(), gmo2(COMPLETE), comp=WARNING)
-        assert truncated == CMQC.MQRC_TRUNCATED_MSG_FAILED
-        assert queue.get(None, md2(), gmo2(COMPLETE)) == data
-        assert manager.statistics("Q")[0].depth == 0
-        # A caller of version 1 is told of the GroupId only.
-        for md, part in parts:
-            queue.put(part, md)
-        old = MD()
-        found = queue.get(None, old, gmo2(COMPLETE))
-        mde = structures.decode(MQMDE, found, big=False, ccsid=819)
-        assert (mde["MsgFlags"], mde["GroupId"], mde["Format"]) == (0, GROUP_ID, "MQSTR   ")
-        assert found[72:] == data
+    old = MD()
+    found = queue.get(None, old, gmo2(COMPLETE))
+    mde = structures.decode(MQMDE, found, big=False, ccsid=819)
+    assert (mde["MsgFlags"], mde["GroupId"], mde["Format"]) == (0, GROUP_ID, "MQSTR   ")
+    assert found[72:] == data
 
 
-@pytest.mark.parametrize("how", [COMPLETE, ALL_SEGS, LOGICAL | COMPLETE, LOGICAL | ALL_MSGS])
+@each_row("how", [COMPLETE, ALL_SEGS, LOGICAL | COMPLETE, LOGICAL | ALL_MSGS])
 def test_one_message_after_the_other_does_not_read_the_group_each_time(how: int, tmp_path: Path) -> None:
     """How much SQLite does for the second message does not depend on how many there are."""
     steps: list[int] = []
@@ -92,26 +93,25 @@ def test_one_message_after_the_other_does_not_read_the_group_each_time(how: int,
     assert 0 < steps[1] < 2 * steps[0], steps
 
 
-def test_all_segments_and_all_messages(tmp_path: Path) -> None:
-    with queue_manager(tmp_path, "Q") as manager, Queue(manager, "Q", ALL) as queue:
-        two = segments(b"abcdef", 2, GroupId=GROUP_ID, MsgSeqNumber=2, flags=GROUP | LAST)
-        queue.put(b"1", md2(GroupId=GROUP_ID, MsgFlags=GROUP))
-        for md, part in two[1:]:
-            queue.put(part, md)
-        queue.put(b"whole", md2())
-        # The group is not whole; its first message is; what is in no group always is.
-        assert queue.get(None, md2(), gmo2(ALL_MSGS | CMQC.MQGMO_BROWSE_FIRST)) == b"whole"
-        assert queue.get(None, md2(), gmo2(ALL_SEGS | CMQC.MQGMO_BROWSE_FIRST)) == b"1"
-        queue.put(two[0][1], two[0][0])
-        for options in (LOGICAL | ALL_MSGS, LOGICAL | ALL_MSGS | COMPLETE):
-            begin = options | CMQC.MQGMO_BROWSE_FIRST
-            expected = [b"1", b"abcdef"] if options & COMPLETE else [b"1", b"ab", b"cd", b"ef"]
-            for data in [*expected, b"whole"]:
-                assert queue.get(None, md2(), gmo2(begin)) == data
-                begin = options | CMQC.MQGMO_BROWSE_NEXT
-        # In the middle of the group it does not matter any more that it is not whole.
-        for data in (b"1", b"ab", b"cd", b"ef", b"whole"):
-            assert queue.get(None, md2(), gmo2(LOGICAL | ALL_MSGS)) == data
+def test_all_segments_and_all_messages(queue: Queue) -> None:
+    two = segments(b"abcdef", 2, GroupId=GROUP_ID, MsgSeqNumber=2, flags=GROUP | LAST)
+    queue.put(b"1", md2(GroupId=GROUP_ID, MsgFlags=GROUP))
+    for md, part in two[1:]:
+        queue.put(part, md)
+    queue.put(b"whole", md2())
+    # The group is not whole; its first message is; what is in no group always is.
+    assert queue.get(None, md2(), gmo2(ALL_MSGS | CMQC.MQGMO_BROWSE_FIRST)) == b"whole"
+    assert queue.get(None, md2(), gmo2(ALL_SEGS | CMQC.MQGMO_BROWSE_FIRST)) == b"1"
+    queue.put(two[0][1], two[0][0])
+    for options in (LOGICAL | ALL_MSGS, LOGICAL | ALL_MSGS | COMPLETE):
+        begin = options | CMQC.MQGMO_BROWSE_FIRST
+        expected = [b"1", b"abcdef"] if options & COMPLETE else [b"1", b"ab", b"cd", b"ef"]
+        for data in [*expected, b"whole"]:
+            assert queue.get(None, md2(), gmo2(begin)) == data
+            begin = options | CMQC.MQGMO_BROWSE_NEXT
+    # In the middle of the group it does not matter any more that it is not whole.
+    for data in (b"1", b"ab", b"cd", b"ef", b"whole"):
+        assert queue.get(None, md2(), gmo2(LOGICAL | ALL_MSGS)) == data
 
 
 def test_segments_of_different_encoding_come_back_as_far_as_they_agree(tmp_path: Path) -> None:
@@ -134,69 +134,65 @@ def test_segments_of_different_encoding_come_back_as_far_as_they_agree(tmp_path:
 
 
 @pytest.mark.parametrize("how", [COMPLETE, ALL_SEGS, ALL_MSGS, LOGICAL | COMPLETE])
-def test_contradicting_segments_stay_where_they_are(how: int, tmp_path: Path) -> None:
+def test_contradicting_segments_stay_where_they_are(how: int, manager: QueueManager, queue: Queue) -> None:
     """A get that passes them over changes nothing, in a unit of work or outside of one: others can get them."""
-    with queue_manager(tmp_path, "Q") as manager, Queue(manager, "Q", ALL) as queue:
-        for md, part in segments(b"abcdef", 2, GroupId=GROUP_ID):
-            queue.put(part, md)
-        queue.put(b"XX", md2(GroupId=GROUP_ID, Offset=1, MsgFlags=SEG))
-        for md, part in segments(b"good", 4, GroupId=b"other"):
-            queue.put(part, md)
-        assert queue.get(None, md2(), gmo2(how | CMQC.MQGMO_BROWSE_FIRST)) == b"good"
-        assert queue.get(None, md2(), gmo2(how | CMQC.MQGMO_SYNCPOINT)) == b"good"
-        before = manager.file.db.total_changes
-        assert empty(queue, how | CMQC.MQGMO_SYNCPOINT)
-        assert empty(queue, how)
-        assert manager.file.db.total_changes == before, "a get that gives nothing writes nothing"
-        manager.backout()
-        counted = manager.statistics("Q")[0]
-        assert (counted.set_aside, counted.messages, counted.depth) == (0, 5, 5)
-        got = [queue.get(None, md2(), gmo2()) for _ in range(5)]
-        assert got == [b"ab", b"cd", b"ef", b"XX", b"good"]
+    for md, part in segments(b"abcdef", 2, GroupId=GROUP_ID):
+        queue.put(part, md)
+    queue.put(b"XX", md2(GroupId=GROUP_ID, Offset=1, MsgFlags=SEG))
+    for md, part in segments(b"good", 4, GroupId=b"other"):
+        queue.put(part, md)
+    assert queue.get(None, md2(), gmo2(how | CMQC.MQGMO_BROWSE_FIRST)) == b"good"
+    assert queue.get(None, md2(), gmo2(how | CMQC.MQGMO_SYNCPOINT)) == b"good"
+    before = manager.file.db.total_changes
+    assert empty(queue, how | CMQC.MQGMO_SYNCPOINT)
+    assert empty(queue, how)
+    assert manager.file.db.total_changes == before, "a get that gives nothing writes nothing"
+    manager.backout()
+    counted = manager.statistics("Q")[0]
+    assert (counted.set_aside, counted.messages, counted.depth) == (0, 5, 5)
+    got = [queue.get(None, md2(), gmo2()) for _ in range(5)]
+    assert got == [b"ab", b"cd", b"ef", b"XX", b"good"]
 
 
 @pytest.mark.parametrize(
     "how", [COMPLETE, ALL_SEGS, ALL_MSGS, ALL_MSGS | COMPLETE, LOGICAL, LOGICAL | COMPLETE]
 )
-def test_a_group_id_alone_makes_no_group(how: int, tmp_path: Path) -> None:
+def test_a_group_id_alone_makes_no_group(how: int, manager: QueueManager, queue: Queue) -> None:
     """A put returns the GroupId that it made for MQMF_SEGMENTATION_ALLOWED: a descriptor used again has it."""
-    with queue_manager(tmp_path, "Q") as manager, Queue(manager, "Q", ALL) as queue:
-        md = md2(MsgFlags=ALLOWED)
-        for data in (b"one", b"three", b"four"):
-            queue.put(data, md)
-        assert md.GroupId != CMQC.MQGI_NONE
-        # What has parts stays apart from them.
-        for part, data in segments(b"abcd", 2, GroupId=md.GroupId):
-            queue.put(data, part)
-        got = [queue.get(None, md2(), gmo2(how)) for _ in range(3)]
-        assert got == [b"one", b"three", b"four"]
-        assert queue.get(None, md2(), gmo2(how | COMPLETE)) == b"abcd"
-        assert empty(queue)
-        assert manager.statistics("Q")[0].set_aside == 0
+    md = md2(MsgFlags=ALLOWED)
+    for data in (b"one", b"three", b"four"):
+        queue.put(data, md)
+    assert md.GroupId != CMQC.MQGI_NONE
+    # What has parts stays apart from them.
+    for part, data in segments(b"abcd", 2, GroupId=md.GroupId):
+        queue.put(data, part)
+    got = [queue.get(None, md2(), gmo2(how)) for _ in range(3)]
+    assert got == [b"one", b"three", b"four"]
+    assert queue.get(None, md2(), gmo2(how | COMPLETE)) == b"abcd"
+    assert empty(queue)
+    assert manager.statistics("Q")[0].set_aside == 0
 
 
-def test_same_data_with_other_flags_are_no_duplicate(tmp_path: Path) -> None:
+def test_same_data_with_other_flags_are_no_duplicate(queue: Queue) -> None:
     """In logical order a segment goes with all that are the same, and with no other."""
-    with queue_manager(tmp_path, "Q") as manager, Queue(manager, "Q", ALL) as queue:
-        for flags in (SEG, SEG, SEG | LAST_SEG):
-            queue.put(b"ab", md2(GroupId=GROUP_ID, MsgFlags=flags))
-        assert queue.get(None, md2(), gmo2(LOGICAL)) == b"ab"
-        md = md2()
-        assert reason_of(queue.get, None, md, comp=WARNING) == CMQC.MQRC_INCOMPLETE_MSG
-        assert md.MsgFlags == SEG | LAST_SEG
-        assert empty(queue)
+    for flags in (SEG, SEG, SEG | LAST_SEG):
+        queue.put(b"ab", md2(GroupId=GROUP_ID, MsgFlags=flags))
+    assert queue.get(None, md2(), gmo2(LOGICAL)) == b"ab"
+    md = md2()
+    assert reason_of(queue.get, None, md, comp=WARNING) == CMQC.MQRC_INCOMPLETE_MSG
+    assert md.MsgFlags == SEG | LAST_SEG
+    assert empty(queue)
 
 
-def test_the_message_under_the_cursor_must_begin_a_message(tmp_path: Path) -> None:
-    with queue_manager(tmp_path, "Q") as manager, Queue(manager, "Q", ALL) as queue:
-        for md, part in segments(b"abcd", 2, GroupId=GROUP_ID):
-            queue.put(part, md)
-        under = gmo2(COMPLETE | CMQC.MQGMO_MSG_UNDER_CURSOR)
-        assert queue.browse(None, md2()) == b"ab"
-        assert queue.browse(None, md2()) == b"cd"
-        assert reason_of(queue.get, None, md2(), under) == CMQC.MQRC_INVALID_MSG_UNDER_CURSOR
-        queue.browse(first=True)
-        assert queue.get(None, md2(), under) == b"abcd"
+def test_the_message_under_the_cursor_must_begin_a_message(queue: Queue) -> None:
+    for md, part in segments(b"abcd", 2, GroupId=GROUP_ID):
+        queue.put(part, md)
+    under = gmo2(COMPLETE | CMQC.MQGMO_MSG_UNDER_CURSOR)
+    assert queue.browse(None, md2()) == b"ab"
+    assert queue.browse(None, md2()) == b"cd"
+    assert reason_of(queue.get, None, md2(), under) == CMQC.MQRC_INVALID_MSG_UNDER_CURSOR
+    queue.browse(first=True)
+    assert queue.get(None, md2(), under) == b"abcd"
 
 
 @settings(max_examples=25, deadline=None, derandomize=True)
@@ -260,16 +256,15 @@ def test_what_the_queue_manager_cuts_it_puts_together(
             assert empty(queue)
 
 
-def test_a_group_that_contradicts_itself(tmp_path: Path) -> None:
+def test_a_group_that_contradicts_itself(manager: QueueManager, queue: Queue) -> None:
     """Two last messages: of no harm to who takes messages, and never whole."""
-    with queue_manager(tmp_path, "Q") as manager, Queue(manager, "Q", ALL) as queue:
-        for number in (1, 2, 3):
-            last = LAST if number > 1 else 0
-            for group_id in (GROUP_ID, b"other"):
-                queue.put(b"%d" % number, md2(GroupId=group_id, MsgSeqNumber=number, MsgFlags=GROUP | last))
-        wanted = md2(GroupId=GROUP_ID)
-        by_group = CMQC.MQMO_MATCH_GROUP_ID
-        assert queue.get(None, wanted, gmo2(COMPLETE, MatchOptions=by_group)) == b"1"
-        assert empty(queue, ALL_MSGS)
-        assert manager.statistics("Q")[0].set_aside == 0
-        assert [queue.get(None, md2(), gmo2()) for _ in range(5)] == [b"1", b"2", b"2", b"3", b"3"]
+    for number in (1, 2, 3):
+        last = LAST if number > 1 else 0
+        for group_id in (GROUP_ID, b"other"):
+            queue.put(b"%d" % number, md2(GroupId=group_id, MsgSeqNumber=number, MsgFlags=GROUP | last))
+    wanted = md2(GroupId=GROUP_ID)
+    by_group = CMQC.MQMO_MATCH_GROUP_ID
+    assert queue.get(None, wanted, gmo2(COMPLETE, MatchOptions=by_group)) == b"1"
+    assert empty(queue, ALL_MSGS)
+    assert manager.statistics("Q")[0].set_aside == 0
+    assert [queue.get(None, md2(), gmo2()) for _ in range(5)] == [b"1", b"2", b"2", b"3", b"3"]

@@ -22,6 +22,7 @@ from headwater_spark.assembly import assemble
 from headwater_spark.logical import logical_messages
 from headwater_spark.sizes import MAX_MESSAGE
 from headwater_spark.tables import LOGICAL_MESSAGES
+from tests.rows import each_row
 from tests.spark.mq_bytes import (
     GROUP,
     LG,
@@ -159,10 +160,11 @@ UNUSUAL = {
 }
 
 
-@pytest.mark.parametrize("pieces, missing, reason", UNUSUAL.values(), ids=UNUSUAL)
+@each_row("pieces, missing, reason", UNUSUAL.values(), ids=UNUSUAL)
 def test_what_is_unusual_goes_through_the_rules(
     pieces: list[bytes], missing: str | None, reason: int | None, judged: list[int]
 ) -> None:
+    judged.clear()
     (row,) = check(at(pieces))
     assert (row["reason"], row["complete"]) == (reason, reason is None)
     assert (row["missing"] is None) if missing is None else row["missing"].endswith(missing)
@@ -202,8 +204,9 @@ MEMBERS = {
 }
 
 
-@pytest.mark.parametrize("pieces, said", MEMBERS.values(), ids=MEMBERS)
+@each_row("pieces, said", MEMBERS.values(), ids=MEMBERS)
 def test_a_group_that_is_not_whole(pieces: list[bytes], said: str, judged: list[int]) -> None:
+    judged.clear()
     found = [row for row in check(at(pieces)) if row["group_complete"] is not None]
     assert {row["group_missing"] for row in found} == {said}
     assert {row["complete"] for row in found} == {True}

@@ -12,38 +12,47 @@ from hypothesis import strategies as st
 from headwater_host.capture.format import DUPLICATE, ORIGINAL, UNCERTAIN
 from headwater_spark import overlaps, pipeline
 from headwater_spark.pipeline import run_on
-from headwater_spark.tables import FRAMES, MESSAGES, QUARANTINE, TELEMETRY
+from headwater_spark.tables import FRAMES, MESSAGES, QUARANTINE, TELEMETRY, Table
 from tests.host.capture_logs import write_old_log
+from tests.rows import each_row
 from tests.spark.logs import BEGIN_NS, SENT, SERIAL, InProcess, Rec, publish, reading, rows, write_log
-
-#: One part, and one part per block: the rules must not see where the log was cut.
-CUTS = {"together": 1 << 30, "apart": 1}
 
 
 class Outcome:
-    """The tables of a log."""
+    """The tables of a log: the same with one part, and with a part for each block."""
 
-    def __init__(self, tmp_path: Path, records: Sequence[Rec], cut: str):
-        blocks = [records] if cut == "together" else [[record] for record in records]
-        capture = write_log(tmp_path / "log", blocks)
-        self.result = run_on(InProcess(), capture, tmp_path / "out", partition_bytes=CUTS[cut])
-        self.out = tmp_path / "out"
+    def __init__(self, folder: Path, records: Sequence[Rec]):
+        self._outs, self._results = [], []
+        for name, blocks, size in (("one", [records], 1 << 30), ("many", [[one] for one in records], 1)):
+            capture = write_log(folder / name / "log", blocks)
+            self._outs.append(folder / name / "out")
+            self._results.append(run_on(InProcess(), capture, self._outs[-1], partition_bytes=size))
+
+    def table(self, table: Table, *columns: str) -> list[Any]:
+        one, many = (rows(out, table, *columns) for out in self._outs)
+        assert one == many
+        return one
+
+    def count(self, name: str) -> Any:
+        one, many = (getattr(result, name) for result in self._results)
+        assert one == many
+        return one
 
     def messages(self, *columns: str) -> list[Any]:
-        return rows(self.out, MESSAGES, *columns)
+        return self.table(MESSAGES, *columns)
 
     def payloads(self) -> list[tuple[bytes, int]]:
         """(payload, copies) in the order of receipt."""
         return [row[1:] for row in self.messages("time_ns", "payload", "copies")]
 
     def quarantined(self) -> list[Any]:
-        return rows(self.out, QUARANTINE, "reason")
+        return self.table(QUARANTINE, "reason")
 
 
-@pytest.fixture(params=CUTS)
-def outcome(request: pytest.FixtureRequest, tmp_path: Path) -> Any:
+@pytest.fixture
+def outcome(tmp_path: Path) -> Any:
     count = itertools.count()
-    return lambda *records: Outcome(tmp_path / str(next(count)), records, request.param)
+    return lambda *records: Outcome(tmp_path / str(next(count)), records)
 
 
 def identified(seq: int, *, board: str = "b1", boot: int = 1, topic: str = "t", **more: Any) -> bytes:
@@ -55,7 +64,7 @@ def identified(seq: int, *, board: str = "b1", boot: int = 1, topic: str = "t", 
 def test_identity_makes_two_frames_one_message(outcome: Any) -> None:
     found = outcome(Rec(identified(1), at=5), Rec(identified(1), at=9, connection=2))
     assert found.messages("seq", "copies", "time_ns", "connection") == [(1, 2, 1_790_000_000_005_000_000, 1)]
-    assert found.result.duplicates == 1
+    assert found.count("duplicates") == 1
 
 
 def test_identity_does_not_need_dup_nor_a_packet_id(outcome: Any) -> None:
@@ -63,7 +72,7 @@ def test_identity_does_not_need_dup_nor_a_packet_id(outcome: Any) -> None:
     assert found.messages("qos", "copies") == [(0, 2)]
 
 
-@pytest.mark.parametrize("other", [{"board": "b2"}, {"boot": 2}, {"topic": "u"}])
+@each_row("other", [{"board": "b2"}, {"boot": 2}, {"topic": "u"}])
 def test_another_board_boot_or_topic_is_another_message(outcome: Any, other: dict[str, Any]) -> None:
     found = outcome(Rec(identified(1)), Rec(identified(1, **other), at=1))
     assert found.messages("copies") == [1, 1]
@@ -83,7 +92,7 @@ def test_a_retained_replay_of_a_known_message_is_a_duplicate(outcome: Any) -> No
         Rec(identified(1, load=0.5, retain=True), at=99),
     )
     assert found.messages("seq", "copies", "retain") == [(1, 2, False), (2, 1, False)]
-    assert rows(found.out, TELEMETRY, "metric") == ["load"]
+    assert found.table(TELEMETRY, "metric") == ["load"]
 
 
 def test_a_retained_message_that_is_not_known_stays(outcome: Any) -> None:
@@ -101,11 +110,11 @@ def test_the_same_identity_with_another_payload_is_a_conflict(outcome: Any) -> N
         Rec(identified(1, load=1)), Rec(identified(1, load=2), at=1), Rec(identified(1, load=1), at=2)
     )
     assert found.messages("copies") == [2]
-    assert rows(found.out, QUARANTINE, "kind", "reason", "bytes") == [
+    assert found.table(QUARANTINE, "kind", "reason", "bytes") == [
         ("message", "identity_conflict", b'{"board": "b1", "boot": 1, "seq": 1, "load": 2}')
     ]
-    assert rows(found.out, TELEMETRY, "value_double") == [1.0]
-    assert found.result.duplicates == 1
+    assert found.table(TELEMETRY, "value_double") == [1.0]
+    assert found.count("duplicates") == 1
 
 
 def test_qos_0_without_identity_is_never_a_duplicate(outcome: Any) -> None:
@@ -127,7 +136,7 @@ def test_a_marked_duplicate_is_the_message_that_its_mark_names(outcome: Any) -> 
         (BEGIN_NS, 1, False),
         (BEGIN_NS + 10**6, 3, False),
     ]
-    assert (found.result.duplicates, found.result.possible_duplicates) == (2, 0)
+    assert (found.count("duplicates"), found.count("possible_duplicates")) == (2, 0)
 
 
 def test_what_a_duplicate_repeats_may_be_received_before_by_the_log_and_not_by_the_clock(
@@ -146,7 +155,7 @@ def test_a_duplicate_of_a_message_at_5_0_may_have_other_properties(outcome: Any)
     assert found.payloads() == [(b"x", 2)]
 
 
-@pytest.mark.parametrize(
+@each_row(
     "first",
     [
         Rec(publish("t", "x", qos=1, packet_id=2)),
@@ -201,8 +210,10 @@ def test_a_damaged_block_does_not_give_its_duplicates_to_an_older_message(tmp_pa
     ]
 
 
-@pytest.mark.parametrize("qos", [1, 2])
-@pytest.mark.parametrize("mark, doubtful", [(0, True), (ORIGINAL, False), (UNCERTAIN, True), (77, True)])
+@each_row(
+    "qos, mark, doubtful",
+    [(qos, *row) for qos in (1, 2) for row in ((0, True), (ORIGINAL, False), (UNCERTAIN, True), (77, True))],
+)
 def test_dup_alone_proves_nothing(outcome: Any, qos: int, mark: int, doubtful: bool) -> None:
     found = outcome(
         Rec(publish("t", "x", qos=qos), mark=ORIGINAL),
@@ -210,7 +221,7 @@ def test_dup_alone_proves_nothing(outcome: Any, qos: int, mark: int, doubtful: b
         Rec(publish("t", "x", qos=qos, dup=True), at=2, connection=2, mark=mark),
     )
     assert found.messages("copies", "possible_duplicate") == [(1, False), (1, doubtful), (1, doubtful)]
-    assert found.result.possible_duplicates == 2 * doubtful
+    assert found.count("possible_duplicates") == 2 * doubtful
 
 
 def test_an_identity_settles_what_marks_do_not(outcome: Any) -> None:
@@ -263,7 +274,7 @@ def test_records_of_version_1_have_no_mark_and_stay(tmp_path: Path) -> None:
 def test_what_the_gateway_sent_is_no_received_message(outcome: Any) -> None:
     found = outcome(Rec(identified(1), direction=SENT), Rec(publish("t", "x", qos=1), direction=SENT, at=1))
     assert found.messages() == []
-    assert found.result.rows["frames"] == 2
+    assert found.count("rows")["frames"] == 2
 
 
 # -- however the log is cut ------------------------------------------------------------------------------------------

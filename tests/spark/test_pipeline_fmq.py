@@ -10,6 +10,7 @@ from headwater_host.fmq.hashes import hash_of
 from headwater_spark import pipeline, report
 from headwater_spark.pipeline import Result, run_on
 from headwater_spark.tables import FRAMES, MESSAGES, QUARANTINE, TABLES, TELEMETRY
+from tests.rows import each_row
 from tests.spark.fmq_bytes import Decimal, Nanoseconds, consumeresp, fmq_publish, frame, message_id, value
 from tests.spark.logs import BEGIN_NS, SERIAL, InProcess, Rec, publish, reading, rows, write_log
 
@@ -245,7 +246,7 @@ TOPICS = [
 ]
 
 
-@pytest.mark.parametrize("partition_bytes", [1, 1 << 20], ids=["a part a block", "one part"])
+@each_row("partition_bytes", [1, 1 << 20], ids=["a part a block", "one part"])
 def test_topics_by_hash_have_the_names_that_the_log_knows(tmp_path: Path, partition_bytes: int) -> None:
     result = run_on(InProcess(), by_hash(tmp_path / "log"), tmp_path / "out", partition_bytes=partition_bytes)
     found = sorted(rows(tmp_path / "out", MESSAGES, "time_ns", "topic", "copies"))

@@ -12,6 +12,7 @@ from headwater_spark import chart, report
 from headwater_spark.pipeline import Result, run_on
 from headwater_spark.report import Compared, compare
 from headwater_spark.stats import SLOTS, Slots, Stat, Stats, buckets, percentile
+from tests.rows import each_row
 from tests.spark.logs import BEGIN_NS, InProcess, Rec, publish, reading, write_log
 
 T_US = BEGIN_NS // 1000
@@ -62,7 +63,7 @@ def test_numbers_per_board(tmp_path: Path) -> None:
     assert numbers["frames_per_second"] > 0
 
 
-@pytest.mark.parametrize("share", [0.01, 0.5, 0.9, 0.99, 1.0])
+@each_row("share", [0.01, 0.5, 0.9, 0.99, 1.0])
 def test_percentiles_of_buckets_are_right_to_a_percent(share: float) -> None:
     chance = random.Random(7)
     values = sorted(int(chance.lognormvariate(8, 2)) for _ in range(5000))
