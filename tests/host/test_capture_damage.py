@@ -150,7 +150,7 @@ def test_a_bad_block_in_the_middle_is_passed_over_and_reported(tmp_path: Path) -
         assert problem[:4] == ("bad", path.name, bad.offset, bad.length)
         assert reason in problem.reason
         if reason != "body CRC":
-            assert "block 2 comes where block 1 should be" in problem.reason
+            assert "block 2 follows instead of block 1" in problem.reason
         assert str(bad.offset) in str(problem)
         assert str(bad.length) in str(problem)
         # The writer leaves it where it is.
@@ -178,11 +178,11 @@ def test_blocks_and_segments_that_are_missing_doubled_or_swapped_are_reported(tm
 
     _, (gap,) = read(0, 2, 3)
     assert (gap.offset, gap.length) == (len(blocks[0]), 0)
-    assert gap.reason == "block 2 comes where block 1 should be"
+    assert gap.reason == "block 2 follows instead of block 1"
     _, (gap,) = read(1, 2, 3)
-    assert gap.reason == "block 1 comes where block 0 should be"
+    assert gap.reason == "block 1 follows instead of block 0"
     _, (gap,) = read(0, 1, 1, 2, 3)
-    assert gap.reason == "block 1 comes where block 2 should be"
+    assert gap.reason == "block 1 follows instead of block 2"
     _, gaps = read(0, 2, 1, 3)
     assert [gap.reason[:7] for gap in gaps] == ["block 2", "block 1", "block 3"]
     assert read(0, 1, 2)[1] == []  # the manifest knows that the end is missing

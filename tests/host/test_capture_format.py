@@ -180,18 +180,18 @@ def test_segment_names() -> None:
 @each_row(
     "changes, reason",
     [
-        ({"time_ns": 1 << 63}, "time_ns 9223372036854775808: possible are -9223372036854775808 to"),
-        ({"connection": -1}, "connection -1: possible are 0 to 18446744073709551615"),
-        ({"direction": 256}, "direction 256: possible are 0 to 255"),
-        ({"protocol": -1}, "protocol -1: possible are 0 to 255"),
+        ({"time_ns": 1 << 63}, "time_ns 9223372036854775808: must be -9223372036854775808 to"),
+        ({"connection": -1}, "connection -1: must be 0 to 18446744073709551615"),
+        ({"direction": 256}, "direction 256: must be 0 to 255"),
+        ({"protocol": -1}, "protocol -1: must be 0 to 255"),
         ({"version": 1 << 70}, "version 1180591620717411303424"),
         ({"time_ns": 1.5}, "time_ns is an integer, not float"),
         ({"connection": None}, "connection is an integer, not NoneType"),
         ({"peer": "\ud800"}, "cannot be stored as UTF-8"),
         ({"peer": "é" * 0x8000}, "peer of 65536 bytes: at most 65535"),
         ({"peer": b"a"}, "peer is text, not bytes"),
-        ({"mark": 256}, "mark 256: possible are 0 to 255"),
-        ({"mark": DUPLICATE, "first_ns": 1 << 63}, "first_ns 9223372036854775808: possible are"),
+        ({"mark": 256}, "mark 256: must be 0 to 255"),
+        ({"mark": DUPLICATE, "first_ns": 1 << 63}, "first_ns 9223372036854775808: must be"),
         ({"mark": DUPLICATE, "first_ns": None}, "first_ns is an integer, not NoneType"),
         ({"frame": "text"}, "bytes-like"),
         ({"frame": 5}, "bytes-like"),
@@ -263,5 +263,5 @@ def test_records_that_make_no_block_are_refused() -> None:
     with pytest.raises(ValueError, match="for one block"):
         encode_records([BY_HAND_RECORDS[0]._replace(frame=bytes(20 << 20))] * 2, 0, SALT)
     for limit in (0, -1, MAX_BLOCK_BYTES + 1):
-        with pytest.raises(ValueError, match=f"{limit} bytes: possible are"):
+        with pytest.raises(ValueError, match=f"{limit} bytes: the limit is"):
             BlockBuilder(limit)

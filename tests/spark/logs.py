@@ -11,7 +11,7 @@ import pyarrow.dataset as ds
 
 from headwater_spark.engine import Settle, Work
 from headwater_spark.part import Part
-from headwater_spark.tables import Table
+from headwater_spark.tables import TABLES, Table
 from tools.capture_log import LogWriter
 
 BEGIN_NS = 1_790_000_000_000_000_000
@@ -94,6 +94,15 @@ def write_log(directory: Path, blocks: Iterable[Sequence[Rec]], *, segment_block
     return directory
 
 
+def damage(path: Path, block: int, at: int) -> list[int]:
+    """Flip a bit at an offset of a block of a segment; the offsets of all its blocks."""
+    data = bytearray(path.read_bytes())
+    starts = [i for i in range(len(data)) if data[i : i + 4] == b"HWB1"]
+    data[starts[block] + at] ^= 1
+    path.write_bytes(data)
+    return starts
+
+
 class InProcess:
     """Runs the pipeline's work in this process: what Spark does, one task after the other, through pickle."""
 
@@ -120,3 +129,10 @@ def rows(out: Path, table: Table, *columns: str) -> list[Any]:
     found = ds.dataset(out / table.name, format="parquet").to_table().select(columns or table.names)
     lines = sorted(zip(*(found[name].to_pylist() for name in found.column_names), strict=True), key=repr)
     return [line[0] for line in lines] if len(columns) == 1 else lines
+
+
+def assert_same_tables(out: Path, other: Path) -> None:
+    """Compare the tables of two runs, without the names of segments, which have random salts."""
+    for table in TABLES:
+        names = [name for name in table.names if name != "file"]
+        assert rows(out, table, *names) == rows(other, table, *names)

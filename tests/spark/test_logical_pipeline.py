@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from headwater_host.capture.format import DUPLICATE
-from headwater_host.cli.main import main
 from headwater_spark import pipeline, report
 from headwater_spark.logical import logical_messages
 from headwater_spark.pipeline import Result, run_on
@@ -28,11 +27,8 @@ def records() -> list[Rec]:
         if k % 2:
             found.append(Rec(publish(one.topic, one.payload), at=k))
         else:
-            found.append(
-                Rec(
-                    fmq_publish(one.topic, one.payload, message_id(BEGIN_NS + k)), at=k, protocol=2, version=0
-                )
-            )
+            frame = fmq_publish(one.topic, one.payload, message_id(BEGIN_NS + k))
+            found.append(Rec(frame, at=k, protocol=2, version=0))
     again = publish("again", mqmde(b"again", LS), qos=1)
     dup = publish("again", mqmde(b"again", LS), qos=1, dup=True)
     found += [Rec(again, at=1), Rec(dup, at=900, mark=DUPLICATE, first=1)]
@@ -59,15 +55,11 @@ def log(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_log(tmp_path_factory.mktemp("logical") / "log", blocks, segment_blocks=20)
 
 
-def write_report(result: Result, folder: Path) -> None:
-    report.write(result, folder)
-
-
 @pytest.fixture(scope="module")
 def done(log: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Result, Path]:
     """A run over the log in many parts, in this process."""
     out = tmp_path_factory.mktemp("logical") / "out"
-    return run_on(InProcess(), log, out, partition_bytes=20_000, report=write_report), out
+    return run_on(InProcess(), log, out, partition_bytes=20_000, report=report.write), out
 
 
 def test_the_pipeline_writes_the_table(done: tuple[Result, Path]) -> None:
@@ -170,19 +162,3 @@ def test_spark_writes_the_same_table(
     # The table messages is a frame like any other.
     again = logical_messages(spark.read.parquet(str(tmp_path / "out/messages")))
     assert again.where("complete").count() == result.logical["whole"]
-
-
-@pytest.mark.parametrize(
-    "options, message",
-    [
-        (["--logical-topic", "a/#/b"], "a/#/b: not a valid topic filter"),
-        (["--max-message", "2g"], "2g: a size here is 1 to 1g"),
-    ],
-)
-def test_wrong_options(
-    options: list[str], message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    with pytest.raises(SystemExit) as stopped:
-        main(["pipeline", "run", "--capture", str(tmp_path), "--out", str(tmp_path / "out"), *options])
-    assert stopped.value.code == 2
-    assert message in capsys.readouterr().err

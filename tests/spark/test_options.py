@@ -72,10 +72,3 @@ def test_errors_name_the_option_and_say_what_it_may_be(given: dict[str, str], me
 
 def test_every_option_is_described() -> None:
     assert all(option.what for option in OPTIONS)
-    assert {option.name for option in OPTIONS} >= {
-        "path",
-        "view",
-        "partitionBytes",
-        "minPartitions",
-        "batchRows",
-    }

@@ -18,7 +18,19 @@ from headwater_spark.plan import plan
 from headwater_spark.publish import BusyError, new_run
 from headwater_spark.tables import FRAMES, MESSAGES, QUARANTINE, TABLES, TELEMETRY
 from tests.host.command import headwater
-from tests.spark.logs import BEGIN_NS, SERIAL, InProcess, Rec, ack, publish, reading, rows, write_log
+from tests.spark.logs import (
+    BEGIN_NS,
+    SERIAL,
+    InProcess,
+    Rec,
+    ack,
+    assert_same_tables,
+    damage,
+    publish,
+    reading,
+    rows,
+    write_log,
+)
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -78,29 +90,12 @@ def capture_of(directory: Path, per_block: int = 13) -> Path:
     )
 
 
-def damage(capture: Path) -> None:
-    path = sorted(capture.glob("segment-*.hwc"))[1]
-    data = bytearray(path.read_bytes())
-    data[data.index(b"HWB1", 4) + 64] ^= 1
-    path.write_bytes(data)
-
-
 @pytest.fixture(scope="module")
 def done(tmp_path_factory: pytest.TempPathFactory) -> tuple[Result, Path]:
     """A run over the log in many parts, in this process."""
     tmp = tmp_path_factory.mktemp("pipeline")
-    result = run_on(
-        InProcess(),
-        capture_of(tmp / "log"),
-        tmp / "out",
-        partition_bytes=3000,
-        report=lambda r, f: _report(r, f),
-    )
-    return result, tmp / "out"
-
-
-def _report(result: Result, folder: Path) -> None:
-    report.write(result, folder)
+    log = capture_of(tmp / "log")
+    return run_on(InProcess(), log, tmp / "out", partition_bytes=3000, report=report.write), tmp / "out"
 
 
 def test_frames_are_all_records(done: tuple[Result, Path]) -> None:
@@ -212,7 +207,7 @@ def test_quarantine_has_what_was_refused_with_its_bytes(done: tuple[Result, Path
 
 def test_a_damaged_block_is_quarantined(tmp_path: Path) -> None:
     capture = capture_of(tmp_path / "log")
-    damage(capture)
+    damage(sorted(capture.glob("segment-*.hwc"))[1], 1, 64)
     result = run_on(InProcess(), capture, tmp_path / "out", partition_bytes=5000)
     (row,) = [row for row in rows(tmp_path / "out", QUARANTINE) if row[0] == "block"]
     found = dict(zip(QUARANTINE.names, row, strict=True))
@@ -313,7 +308,7 @@ def test_what_no_pipeline_made_is_not_overwritten(tmp_path: Path) -> None:
 
 
 def test_an_empty_log_gives_empty_tables(tmp_path: Path) -> None:
-    result = run_on(InProcess(), write_log(tmp_path / "log", []), tmp_path / "out", report=_report)
+    result = run_on(InProcess(), write_log(tmp_path / "log", []), tmp_path / "out", report=report.write)
     for table in TABLES:
         (path,) = (tmp_path / "out" / table.name).iterdir()
         assert pq.read_table(path).schema.names == table.names
@@ -338,10 +333,7 @@ def test_spark_gives_the_same_tables(
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(pipeline, "_CANDIDATES", 20)
         result = pipeline.run(spark, capture, tmp_path / "out", partition_bytes=4000)
-    for table in TABLES:
-        drop = {"file"}  # its salt is a random number
-        names = [name for name in table.names if name not in drop]
-        assert rows(tmp_path / "out", table, *names) == rows(done[1], table, *names)
+    assert_same_tables(tmp_path / "out", done[1])
     assert result.stats == done[0].stats
     assert result.candidates
     for table in TABLES:
@@ -360,7 +352,7 @@ def test_spark_gives_the_same_tables(
 @pytest.mark.needs_java
 def test_the_command(spark: "SparkSession", tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     capture = capture_of(tmp_path / "log")
-    damage(capture)
+    damage(sorted(capture.glob("segment-*.hwc"))[1], 1, 64)
     sent = tmp_path / "sent.jsonl"
     lines = [
         {"board": "b1", "boot": 1, "seq": 11, "qos": 2, "acknowledged": True},
@@ -422,6 +414,8 @@ def test_a_place_that_cannot_be_written_is_an_error(tmp_path: Path) -> None:
         (["--capture", ".", "--out", "."], "is the capture log itself"),
         (["--capture", ".", "--out", ""], "the directory name is empty"),
         (["--capture", ".", "--conf", "key"], "expected KEY=VALUE"),
+        (["--capture", ".", "--logical-topic", "a/#/b"], "a/#/b: not a valid topic filter"),
+        (["--capture", ".", "--max-message", "2g"], "2g: a size here is 1 to 1g"),
         ([], "--capture"),
     ],
 )

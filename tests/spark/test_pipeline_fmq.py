@@ -9,10 +9,20 @@ import pytest
 from headwater_host.fmq.hashes import hash_of
 from headwater_spark import pipeline, report
 from headwater_spark.pipeline import Result, run_on
-from headwater_spark.tables import FRAMES, MESSAGES, QUARANTINE, TABLES, TELEMETRY
+from headwater_spark.tables import FRAMES, MESSAGES, QUARANTINE, TELEMETRY
 from tests.rows import each_row
 from tests.spark.fmq_bytes import Decimal, Nanoseconds, consumeresp, fmq_publish, frame, message_id, value
-from tests.spark.logs import BEGIN_NS, SERIAL, InProcess, Rec, publish, reading, rows, write_log
+from tests.spark.logs import (
+    BEGIN_NS,
+    SERIAL,
+    InProcess,
+    Rec,
+    assert_same_tables,
+    publish,
+    reading,
+    rows,
+    write_log,
+)
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -139,18 +149,10 @@ def test_counts(done: tuple[Result, Path]) -> None:
 
 
 def test_a_message_has_its_id_and_its_copies(done: tuple[Result, Path]) -> None:
-    names = (
-        "message_id",
-        "process",
-        "thread",
-        "copies",
-        "topic",
-        "tags",
-        "connection",
-        "peer",
-        "qos",
-        "sent_ns",
-    )
+    names = [
+        *("message_id", "process", "thread", "copies", "topic", "tags", "connection", "peer"),
+        *("qos", "sent_ns"),
+    ]
     found = {row[0]: row[1:] for row in rows(done[1], MESSAGES, *names) if row[0] is not None}
     sent = BEGIN_NS + 65 * 10_000_000
     assert found[ident(65)] == (7, 0, 2, "plant/1", ["raw"], 30, DEVICE, 2, sent)
@@ -195,9 +197,7 @@ def test_quarantine(done: tuple[Result, Path]) -> None:
 
 def test_the_same_however_it_is_cut(done: tuple[Result, Path], tmp_path: Path) -> None:
     run_on(InProcess(), capture_of(tmp_path / "log"), tmp_path / "out")
-    for table in TABLES:
-        names = [name for name in table.names if name != "file"]  # its salt is a random number
-        assert rows(tmp_path / "out", table, *names) == rows(done[1], table, *names)
+    assert_same_tables(tmp_path / "out", done[1])
 
 
 @pytest.mark.needs_java
@@ -208,9 +208,7 @@ def test_spark_gives_the_same_tables(
         patch.setattr(pipeline, "_CANDIDATES", 20)
         result = pipeline.run(spark, capture_of(tmp_path / "log"), tmp_path / "out", partition_bytes=4000)
     assert result.candidates
-    for table in TABLES:
-        names = [name for name in table.names if name != "file"]
-        assert rows(tmp_path / "out", table, *names) == rows(done[1], table, *names)
+    assert_same_tables(tmp_path / "out", done[1])
     frame_ = spark.read.parquet(str(tmp_path / "out/messages"))
     assert frame_.where("array_contains(tags, 'raw') and process = 7").count() == COUNT
     assert spark.read.parquet(str(tmp_path / "out" / FRAMES.name)).count() == len(records())

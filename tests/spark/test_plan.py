@@ -13,7 +13,7 @@ from headwater_host.capture import CaptureReader, Problem
 from headwater_spark.columns import BATCH_BYTES, Batch, read
 from headwater_spark.plan import OFFSET_BITS, Plan, plan
 from tests.rows import each_row
-from tests.spark.logs import Rec, publish, write_log
+from tests.spark.logs import Rec, damage, publish, write_log
 from tools.capture_log import LogWriter
 
 SIZES = (1, 100, 300, 700, 1000, 5000, 1 << 30)
@@ -161,10 +161,7 @@ def test_no_log(tmp_path: Path) -> None:
 def test_a_damaged_body_is_found_and_passed_over(tmp_path: Path, size: int) -> None:
     log_of(tmp_path, 5, 5, 5, 5, 5)
     (path,) = segments(tmp_path)
-    data = bytearray(path.read_bytes())
-    starts = [i for i in range(len(data)) if data[i : i + 4] == b"HWB1"]
-    data[starts[2] + 70] ^= 1
-    path.write_bytes(data)
+    starts = damage(path, 2, 70)
     (problem,) = check(tmp_path, size)
     assert (problem.offset, problem.length) == (starts[2], starts[3] - starts[2])
 
@@ -173,11 +170,7 @@ def test_a_damaged_body_is_found_and_passed_over(tmp_path: Path, size: int) -> N
 @each_row("block", [0, 1, 2, 4])
 def test_a_damaged_header_is_found_and_passed_over(tmp_path: Path, size: int, block: int) -> None:
     log_of(tmp_path, 5, 5, 5, 5, 5, segment_blocks=3)
-    path = segments(tmp_path)[block // 3]
-    data = bytearray(path.read_bytes())
-    starts = [i for i in range(len(data)) if data[i : i + 4] == b"HWB1"]
-    data[starts[block % 3] + 12] ^= 1
-    path.write_bytes(data)
+    starts = damage(segments(tmp_path)[block // 3], block % 3, 12)
     problems = check(tmp_path, size)
     assert [problem.offset for problem in problems if problem.length] == [starts[block % 3]]
 

@@ -12,7 +12,7 @@ from headwater_spark.tables import BADBLOCKS, DECODED, FRAMES
 from tests.spark.fmq_bytes import NOW_NS, consumeresp, fmq_publish, message_id
 from tests.spark.fmq_bytes import frame as built
 from tests.spark.fmq_bytes import value as fmq_value
-from tests.spark.logs import BEGIN_NS, Rec, ack, publish, reading, write_log
+from tests.spark.logs import BEGIN_NS, Rec, ack, damage, publish, reading, write_log
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -58,21 +58,10 @@ def load(spark: "SparkSession", path: Path, schema: str | None = None, **options
 
 def test_schema_and_rows(spark: "SparkSession", log: Path) -> None:
     frames = load(spark, log)
-    assert [f"{name} {type_}" for name, type_ in frames.dtypes] == [
-        "time timestamp",
-        "time_ns bigint",
-        "connection bigint",
-        "peer string",
-        "direction smallint",
-        "protocol smallint",
-        "version smallint",
-        "mark smallint",
-        "first_ns bigint",
-        "frame binary",
-        "file string",
-        "offset bigint",
-        "record int",
-    ]
+    assert ", ".join(f"{name} {type_}" for name, type_ in frames.dtypes) == (
+        "time timestamp, time_ns bigint, connection bigint, peer string, direction smallint, protocol smallint, "
+        "version smallint, mark smallint, first_ns bigint, frame binary, file string, offset bigint, record int"
+    )
     rows = frames.collect()
     assert len(rows) == 600
     for row, record in zip(rows, CaptureReader(log).records(), strict=True):
@@ -215,15 +204,8 @@ def test_decoded_frames_of_two_protocols_stay_in_order(spark: "SparkSession", tm
         (2, 11, None, None, None, [], 7, 3, 3, NOW_NS),
         (1, 3, None, None, None, None, None, None, None, None),
     ]
-    assert [row.message_id and bytes(row.message_id) for row in rows] == [
-        ident,
-        None,
-        odd,
-        None,
-        None,
-        ident,
-        None,
-    ]
+    ids = [row.message_id and bytes(row.message_id) for row in rows]
+    assert ids == [ident, None, odd, None, None, ident, None]
     assert [row.payload and bytes(row.payload) for row in rows] == [b"x", b"y", None, None, None, b"z", None]
     assert [(row.reason, row.error_at) for row in rows if row.reason] == [("bad_qos", 0)] * 2
     assert [row.record for row in rows] == list(range(7))
@@ -244,11 +226,7 @@ def damaged(tmp_path: Path) -> tuple[Path, int]:
     """A log whose second of five blocks has a wrong body, with the offset of that block."""
     write_log(tmp_path, [[Rec(publish("t", "x"), at=k)] * 4 for k in range(5)])
     (path,) = tmp_path.glob("segment-*.hwc")
-    data = bytearray(path.read_bytes())
-    at = data.index(b"HWB1", 4)
-    data[at + 64] ^= 1
-    path.write_bytes(data)
-    return tmp_path, at
+    return tmp_path, damage(path, 1, 64)[1]
 
 
 @pytest.mark.parametrize("partition_bytes", [1, 1 << 20])

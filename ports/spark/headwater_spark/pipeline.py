@@ -96,7 +96,7 @@ def run_on(
     batch_rows: int = BATCH_ROWS,
     logical_topics: Sequence[str] = (),
     max_message: int = MAX_MESSAGE,
-    report: Callable[[Result, Path], None] | None = None,
+    report: Callable[[Result, Path], object] | None = None,
     say: Say = lambda text: None,
 ) -> Result:
     """Run the pipeline. When it returns, `out` has the tables and what `report` writes.

@@ -84,9 +84,9 @@ class AsyncCapture:
         datasync: Callable[[int], None] = block_log.datasync,
         group_readable: bool = False,
     ) -> None:
-        BlockBuilder(block_bytes)  # refuses what is not possible
+        BlockBuilder(block_bytes)  # raises ValueError for an invalid size
         if limit_bytes < block_bytes:
-            raise ValueError("limit_bytes is at least block_bytes")
+            raise ValueError(f"limit_bytes {limit_bytes}: must be at least block_bytes, {block_bytes}")
         self.directory = Path(directory)
         self.group_readable = group_readable
         self._open = partial(
@@ -109,11 +109,11 @@ class AsyncCapture:
         self._appended = 0
         self.durable_number = 0
         self.syncs = 0
-        self._alarm: asyncio.Future[bool] | None = None  # what the writing task sleeps on
+        self._alarm: asyncio.Future[bool] | None = None  # wakes the writing task
         self._room: list[asyncio.Future[None]] = []
-        self._due: list[Callable[[], object]] = []  # what the loop is about to call
+        self._due: list[Callable[[], object]] = []  # calls for the next turn of the loop
         self.error: CaptureWriteError | None = None
-        self._failure: Exception | None = None  # nothing will be written any more
+        self._failure: Exception | None = None  # the cause, after which nothing is written
 
     @property
     def durable_sequence(self) -> int:
@@ -192,7 +192,7 @@ class AsyncCapture:
         self._due.append(call)
 
     def _call_due(self) -> None:
-        """Call what waited for records that were on disk already."""
+        """Run the calls for records that were already on disk."""
         due, self._due = self._due, []
         self._call(due)
 
@@ -210,7 +210,7 @@ class AsyncCapture:
         await self.durable(self._appended)
 
     async def room(self) -> None:
-        """Wait until ``append`` does not refuse: what a task does before it takes more from its peer.
+        """Wait until ``append`` accepts a record. Call it before reading more from a peer.
 
         Raises CaptureWriteError when the log is closed with records that could not be written.
         """
@@ -244,9 +244,9 @@ class AsyncCapture:
         await self.aclose()
 
     async def aclose(self) -> None:
-        """Write what there is, seal the segment and let go of the log. Harmless a second time.
+        """Write all records, seal the segment and close the log. A second call only waits.
 
-        Raises CaptureWriteError when records could not be written, after one more try; they are lost.
+        Raises CaptureWriteError if records could not be written, after one more attempt; they are lost.
         """
         if self._stop.is_set():
             await asyncio.wait([self._task])
@@ -317,7 +317,7 @@ class AsyncCapture:
                 delay = RETRY_DELAYS[0]
         except BaseException as error:
             self._fail(error)
-            with contextlib.suppress(CaptureWriteError):  # the first error is the worse news
+            with contextlib.suppress(CaptureWriteError):  # report the first error
                 await self._close()
             raise
         await self._close()
@@ -369,7 +369,7 @@ class AsyncCapture:
         self._call(batch.calls)
 
     def _fail(self, error: BaseException) -> None:
-        """Fail all waiting futures: nothing will be written any more."""
+        """Fail all waiting futures and refuse further records."""
         if not isinstance(error, Exception):
             error = CaptureWriteError(errno.ECANCELED, "the task that writes the capture log was cancelled")
         self._failure = error

@@ -42,7 +42,7 @@ class BlockBuilder:
 
     def __init__(self, limit: int) -> None:
         if not _PER_BLOCK < limit <= MAX_BLOCK_BYTES:
-            raise ValueError(f"a block of {limit} bytes: possible are {_PER_BLOCK + 1} to {MAX_BLOCK_BYTES}")
+            raise ValueError(f"a block of {limit} bytes: the limit is {_PER_BLOCK + 1} to {MAX_BLOCK_BYTES}")
         self._limit = limit
         self._rows = bytearray()
         self._frames: list[bytes] = []
@@ -139,5 +139,5 @@ def _blame(*values: object) -> Exception:
             return TypeError(f"{name} is an integer, not {type(value).__name__}")
         low, high = _LIMITS[code]
         if not low <= value <= high:
-            return ValueError(f"{name} {value}: possible are {low} to {high}")
+            return ValueError(f"{name} {value}: must be {low} to {high}")
     raise AssertionError(f"{values} can be packed")

@@ -57,7 +57,9 @@ class BlockLog:
         group_readable: bool = False,
     ) -> None:
         if segment_bytes < 1 or segment_age_ns < 1:
-            raise ValueError("segment_bytes and segment_age_ns are at least 1")
+            raise ValueError(
+                f"segment_bytes {segment_bytes}, segment_age_ns {segment_age_ns}: must be at least 1"
+            )
         self.directory = Path(directory)
         self._segment_bytes = segment_bytes
         self._segment_age_ns = segment_age_ns

@@ -11,7 +11,7 @@ from headwater_host.malformed import MalformedError
 
 
 def read_fmq(data: bytes) -> Frame:
-    """The one frame that a record of FMQ is. Raises MalformedError."""
+    """Decode the one frame in a record of FMQ. Raises MalformedError."""
     f = Frame(data, MAX_FRAME)
     stop = decode_frame(f, 0, len(data))
     if stop == MORE:
@@ -24,7 +24,7 @@ def read_fmq(data: bytes) -> Frame:
 
 
 def id_parts(data: bytes, at: int) -> tuple[int, int, int]:
-    """Process number, thread number and time (ns since 1970) in the message id at ``at``."""
+    """Return process number, thread number and time (ns since 1970) of the message id at ``at``."""
     thread, time = thread_at(data, at), time_at(data, at)
     v = Value(data, 0)
     read(v, time, len(data))
@@ -33,13 +33,13 @@ def id_parts(data: bytes, at: int) -> tuple[int, int, int]:
 
 
 def message_at(f: Frame) -> tuple[int, int, int]:
-    """Where topic, tags and payload of a PUBLISH or CONSUMERESP begin, the first two with the tags of their values."""
+    """Return the offsets of topic, tags and payload of a PUBLISH or CONSUMERESP, tag bytes included."""
     k = 1 if f.kind() == spec.CONSUMERESP else 0
     return f.at[k], f.at[k + 1], f.at[k + 2]
 
 
 def topic_text(raw: bytes) -> str | None:
-    """A topic, as a value: of one that is a hash ``#`` and 32 hexadecimal digits; None of None."""
+    """Decode a topic: ``#`` and 32 hexadecimal digits for a hash, None for the value None."""
     v = Value(raw, 0)
     read(v, 0, len(raw))
     if v.kind == spec.STRING:
@@ -48,7 +48,7 @@ def topic_text(raw: bytes) -> str | None:
 
 
 def tag_texts(raw: bytes) -> list[str]:
-    """The strings in a list, as a value."""
+    """Decode a list of strings."""
     v = Value(raw, 0)
     at = read(v, 0, len(raw))
     found = []

@@ -22,7 +22,7 @@ HEADER_BYTES = 64
 MAX_BODY = 64 << 20
 MAX_PEER = 0xFFFF  # bytes of UTF-8
 MAX_PEERS = 0xFFFF  # in one block
-# Fits into a body of its own, whatever its peer is called.
+# A frame of this size fits into a block of its own with a peer of any length.
 MAX_FRAME = MAX_BODY - (128 << 10)
 
 RECEIVED, SENT = 0, 1
@@ -111,17 +111,17 @@ class Header(NamedTuple):
 
 
 def padding(length: int) -> int:
-    """Bytes from ``length`` to the next multiple of 8."""
+    """Return the number of bytes from ``length`` to the next multiple of 8."""
     return -length % 8
 
 
 def segment_name(sequence: int, salt: int) -> str:
-    """The file name of the segment that begins with block ``sequence``."""
+    """Return the file name of the segment that begins with block ``sequence``."""
     return f"segment-{sequence:020d}-{salt:016x}.hwc"
 
 
 def parse_segment_name(name: str) -> tuple[int, int] | None:
-    """``(sequence, salt)`` of a segment's file name, or None if it is not one."""
+    """Return ``(sequence, salt)`` of a segment's file name, or None for another name."""
     found = _NAME.fullmatch(name)
     if found is None or int(found[1]) >= _SEQUENCES:
         return None
@@ -129,14 +129,14 @@ def parse_segment_name(name: str) -> tuple[int, int] | None:
 
 
 def parse_header(data: bytes, salt: int | None = None) -> Header:
-    """The header in the first 64 bytes of ``data``.
+    """Parse the header in the first 64 bytes of ``data``.
 
-    ``salt``: the one that the block must have; None takes any.
+    ``salt``: the salt that the block must have; None for any.
 
-    Raises FormatError when the header is not right; then nothing in it, its length included, can be trusted.
+    Raises FormatError if the header is invalid. None of its fields, including the length, can be trusted then.
     """
     if len(data) < HEADER_BYTES:
-        raise FormatError(f"{len(data)} bytes where a header of {HEADER_BYTES} bytes should be")
+        raise FormatError(f"{len(data)} bytes instead of a header of {HEADER_BYTES} bytes")
     if data[:4] != MAGIC:
         raise FormatError("no magic HWB1")
     if crc32(data[: _HEADER.size]) != _CRC.unpack_from(data, _HEADER.size)[0]:
@@ -153,9 +153,9 @@ def parse_header(data: bytes, salt: int | None = None) -> Header:
 
 
 def find_header(data: bytes, start: int, salt: int | None = None, least_sequence: int = 0) -> int:
-    """Offset of the first right header in ``data`` that begins at or after ``start``; -1 if there is none.
+    """Return the offset of the first valid header in ``data`` from ``start`` on, or -1.
 
-    Headers with a sequence number below ``least_sequence`` do not count.
+    Headers with a sequence number below ``least_sequence`` are ignored.
     """
     while (start := data.find(MAGIC, start)) >= 0:
         try:
@@ -170,7 +170,7 @@ def find_header(data: bytes, start: int, salt: int | None = None, least_sequence
 
 
 def column(data: memoryview, code: str) -> memoryview:
-    """Little-endian numbers as a memoryview of type ``code``, without a copy where the machine is little-endian."""
+    """Return little-endian numbers as a memoryview of type ``code``, without a copy on little-endian machines."""
     if sys.byteorder == "little":
         return data.cast(code)  # type: ignore[call-overload, no-any-return]  # a code that is not a literal
     numbers = array(code, bytes(data))
@@ -179,9 +179,9 @@ def column(data: memoryview, code: str) -> memoryview:
 
 
 class Block:
-    """A good block: its columns as memoryviews of n numbers each, its strings, its frames.
+    """A valid block: columns as memoryviews of n numbers each, strings, frames.
 
-    Raises FormatError when ``body`` is not the body of ``header``.
+    Raises FormatError if ``body`` is not the body of ``header``.
     """
 
     __slots__ = (
@@ -221,7 +221,7 @@ class Block:
             )
         if crc32(body) != header.body_crc:
             raise FormatError("body CRC is wrong")
-        # From here on only a faulty writer is to blame, but its blocks must not crash a reader either.
+        # Only a faulty writer causes the errors below. They must not crash a reader either.
         columns = _COLUMNS[header.version]
         strings_at = sum(width for _, _, width in columns) * header.records
         strings_at += padding(strings_at)
@@ -252,12 +252,12 @@ class Block:
             raise FormatError(f"peer {max(self.peer)} of {len(self.peers)}")
 
     def frames(self) -> list[bytes]:
-        """The frames, each as bytes of its own."""
+        """Return the frames as separate bytes objects."""
         body = self.body
         return [body[at:end] for at, end in pairwise(accumulate(self.length, initial=self.frames_at))]
 
     def records(self) -> Iterator[Record]:
-        """The records, in the order in which they were appended."""
+        """Return the records in the order in which they were appended."""
         return map(
             Record,
             self.time_ns,
@@ -296,7 +296,7 @@ def _parse_strings(data: bytes) -> list[str]:
 
 
 def encode_strings(strings: Iterable[bytes]) -> bytes:
-    """The string table of UTF-8 strings, padded; in their order, which the column ``peer`` refers to."""
+    """Encode the padded string table. The column ``peer`` refers to strings by their order."""
     parts = [b""]
     for string in strings:
         parts += (_LENGTH.pack(len(string)), string)
@@ -306,12 +306,12 @@ def encode_strings(strings: Iterable[bytes]) -> bytes:
 
 
 def encode_columns(rows: bytes | bytearray) -> bytearray:
-    """The padded columns of records that stand side by side as ``ROW`` packs them."""
+    """Transpose records packed with ``ROW`` into padded columns."""
     count = len(rows) // ROW.size
     columns = bytearray(len(rows) + padding(len(rows)))
     at = byte = 0
     for _, _, width in COLUMNS:
-        # A strided copy per byte of the row runs in C; unpacking and packing every record would not.
+        # One strided copy per byte of the row runs in C. Unpacking and packing each record is slower.
         end = at + width * count
         for start in range(at, at + width):
             columns[start:end:width] = rows[byte :: ROW.size]
@@ -328,10 +328,10 @@ def encode_block(
     sequence: int,
     salt: int,
 ) -> tuple[bytes, bytes]:
-    """Header and body of a block.
+    """Encode the header and the body of a block.
 
-    ``rows``: at least one record as ``ROW`` packs it; ``firsts``: a time as ``FIRST_NS`` packs it for each duplicate
-    among them; ``frames``: as many as rows, of the lengths that these say.
+    ``rows``: one or more records packed with ``ROW``. ``firsts``: a time packed with ``FIRST_NS`` for each duplicate.
+    ``frames``: the frame of each record, with the length in its row.
     """
     columns = encode_columns(rows)
     table = encode_strings(strings)

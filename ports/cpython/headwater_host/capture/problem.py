@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-BAD = "bad"  # a damaged block, or bytes between blocks; or a part that a sealed segment has lost
-TORN = "torn"  # the end of an open segment: an unfinished write, maybe one that goes on just now
-GAP = "gap"  # sequence numbers that do not go on by 1
-MISSING = "missing"  # a sealed segment that is not there
-MANIFEST = "manifest"  # the manifest is damaged, or says something else than the segment
+BAD = "bad"  # a damaged block, bytes between blocks, or a missing part of a sealed segment
+TORN = "torn"  # the end of an open segment: an unfinished write, which may still be in progress
+GAP = "gap"  # sequence numbers that are not consecutive
+MISSING = "missing"  # a sealed segment is missing
+MANIFEST = "manifest"  # the manifest is damaged or contradicts the segment
 
 
 class Problem(NamedTuple):
-    """One finding: where it is (bytes ``offset`` to ``offset + length`` of ``file``) and what is wrong there."""
+    """A problem in bytes ``offset`` to ``offset + length`` of ``file``, with its description."""
 
     kind: str
     file: str
@@ -22,7 +22,7 @@ class Problem(NamedTuple):
 
     @property
     def is_damage(self) -> bool:
-        """Whether records that were once durable may be lost. A torn tail never was durable."""
+        """Whether durable records may be lost. A torn tail was never durable."""
         return self.kind != TORN
 
     def __str__(self) -> str:

@@ -182,7 +182,7 @@ class Scan:
         self.expected = sequence + 1
         if expected is None or sequence == expected:
             return bad
-        gap = f"block {sequence} comes where block {expected} should be"
+        gap = f"block {sequence} follows instead of block {expected}"
         if not bad:
             return [Problem(GAP, self._name, at, 0, gap)]
         return [*bad[:-1], bad[-1]._replace(reason=f"{bad[-1].reason}; {gap}")]

@@ -28,7 +28,7 @@ class SyncBudget:
         self, rate: float = 0.0, credit: int = CREDIT, clock: Callable[[], float] = time.monotonic
     ) -> None:
         if rate < 0 or credit < 1:
-            raise ValueError("a rate of syncs is not negative, and the credit is at least 1")
+            raise ValueError(f"rate {rate}, credit {credit}: a rate is at least 0, a credit at least 1")
         self.rate = rate
         self._most = float(credit)
         self._clock = clock
@@ -44,11 +44,11 @@ class SyncBudget:
         return int(self._refill())
 
     def wait(self) -> float:
-        """Return the seconds until a sync is available; 0: now."""
+        """Return the seconds until a sync is available; 0 if one is."""
         return max(0.0, (1 - self._refill()) / self.rate) if self.rate else 0.0
 
     def spend(self) -> None:
-        """Spend a sync. A sync that does not wait for the budget takes what is left, and leaves no debt."""
+        """Spend a sync. The budget never becomes negative."""
         self._left = max(0.0, self._refill() - 1)
 
     def _refill(self) -> float:
@@ -62,7 +62,7 @@ class SyncBudget:
 
 
 def default_rate(directory: Path, sys_block: Path = _SYS_BLOCK) -> float:
-    """The rate for a log in ``directory``, which need not exist yet: 20 on an SD card or eMMC, otherwise 0."""
+    """Return the rate for a log in ``directory``, which may be missing: 20 on an SD card or eMMC, otherwise 0."""
     while not directory.exists() and directory != directory.parent:
         directory = directory.parent
     try:
@@ -74,7 +74,7 @@ def default_rate(directory: Path, sys_block: Path = _SYS_BLOCK) -> float:
 
 
 def _names(device: Path) -> Iterator[str]:
-    """Names of a block device, the disk that it is a partition of, and the devices below it (LVM, dm-crypt, RAID)."""
+    """Yield the names of a block device, of its disk, and of the devices below it (LVM, dm-crypt, RAID)."""
     real = device.resolve(strict=True)
     yield from real.parts
     slaves = real / "slaves"

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from headwater_host.cli import options
+from headwater_host.cli.options import Kind, integer, option
 from headwater_host.exits import USAGE, CommandError
 from headwater_host.mq import CMQC
 from headwater_host.mq.errors import MQMIError
@@ -15,26 +15,18 @@ from headwater_mq.attributes import check_name
 FLAGS = {
     name.removeprefix("MQMF_"): getattr(CMQC, name)
     for name in (
-        "MQMF_SEGMENTATION_ALLOWED",
-        "MQMF_SEGMENT",
-        "MQMF_LAST_SEGMENT",
-        "MQMF_MSG_IN_GROUP",
-        "MQMF_LAST_MSG_IN_GROUP",
+        *("MQMF_SEGMENTATION_ALLOWED", "MQMF_SEGMENT", "MQMF_LAST_SEGMENT"),
+        *("MQMF_MSG_IN_GROUP", "MQMF_LAST_MSG_IN_GROUP"),
     )
 }
 #: An MQLONG. Its range is the queue manager's to check.
-LONG = options.whole(-(1 << 31), (1 << 31) - 1)
+LONG = integer(-(1 << 31), (1 << 31) - 1)
 
 
 def add_version(group: "argparse._ArgumentGroup") -> None:
     """Add ``--md-version``."""
-    group.add_argument(
-        "--md-version",
-        type=int,
-        choices=(1, 2),
-        default=2,
-        help="MQMD version; 1: groups and segments in an MQMDE; default: 2",
-    )
+    text = "MQMD version; 1: groups and segments in an MQMDE; default: 2"
+    option(group, "--md-version", text, type=int, choices=(1, 2), default=2)
 
 
 def queue_name(text: str) -> str:
@@ -54,6 +46,10 @@ def id_of(text: str) -> bytes:
     if len(value) != 24:
         raise argparse.ArgumentTypeError(f"{text!r} is not 24 bytes in hexadecimal")
     return value
+
+
+#: The kind of an option for a MsgId, CorrelId or GroupId.
+ID: Kind = {"type": id_of, "metavar": "HEX"}
 
 
 def format_of(text: str) -> str:

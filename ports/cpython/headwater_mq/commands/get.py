@@ -10,14 +10,14 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
 
-from headwater_host.cli import options
 from headwater_host.cli.message_format import render
+from headwater_host.cli.options import FILE, FLAG, SECONDS, option, whole
 from headwater_host.cli.stdout import LOOK_AGAIN_S, check_reader
 from headwater_host.exits import FAILED, OK, TIMED_OUT, USAGE, CommandError
 from headwater_host.mq import CMQC
 from headwater_host.mq.descriptors import MD
 from headwater_host.mq.errors import MQMIError
-from headwater_mq.commands.arguments import LONG, add_version, id_of, opened
+from headwater_mq.commands.arguments import ID, LONG, add_version, opened
 from headwater_mq.commands.output import Got, sequences
 from headwater_mq.manager import QueueManager
 from headwater_mq.options import GMO
@@ -36,49 +36,29 @@ _VERBOSE = sequences("%f %g %s %o")
 
 def add_arguments(parser: argparse.ArgumentParser, *, browse: bool = False) -> None:
     """Add the options of ``get``, or of ``browse``."""
-    parser.add_argument(
-        "-C",
-        "--count",
-        type=options.whole(1, 1 << 62),
-        help=f"Maximum number of messages; default: {'all' if browse else '1'}",
-    )
+    count = f"Maximum number of messages; default: {'all' if browse else '1'}"
+    option(parser, "-C --count", count, type=whole(1, 1 << 62))
     if not browse:
-        parser.add_argument("--all", action="store_true", help="All messages, instead of -C")
-    parser.add_argument(
-        "-W",
-        "--wait",
-        type=options.seconds,
-        metavar="SECONDS",
-        help="Total time to wait for messages; default: 0",
-    )
+        option(parser, "--all", "All messages, instead of -C", FLAG)
+    option(parser, "-W --wait", "Total time to wait for messages; default: 0", SECONDS)
     group = parser.add_argument_group("which messages")
-    group.add_argument("--complete", action="store_true", help="Join the segments of each logical message")
-    group.add_argument("--all-messages", action="store_true", help="Only messages of complete groups")
-    group.add_argument("--all-segments", action="store_true", help="Only segments of complete messages")
-    group.add_argument("--logical-order", action="store_true", help="Groups and segments in logical order")
-    group.add_argument("--msg-id", type=id_of, metavar="HEX", help="Only with this MsgId")
-    group.add_argument("--correl-id", type=id_of, metavar="HEX", help="Only with this CorrelId")
-    group.add_argument("--group", type=id_of, metavar="HEX", help="Only with this GroupId")
-    group.add_argument("--seq", type=LONG, metavar="N", help="Only with this MsgSeqNumber")
-    group.add_argument("--offset", type=LONG, metavar="N", help="Only with this Offset")
+    option(group, "--complete", "Join the segments of each logical message", FLAG)
+    option(group, "--all-messages", "Only messages of complete groups", FLAG)
+    option(group, "--all-segments", "Only segments of complete messages", FLAG)
+    option(group, "--logical-order", "Groups and segments in logical order", FLAG)
+    option(group, "--msg-id", "Only with this MsgId", ID)
+    option(group, "--correl-id", "Only with this CorrelId", ID)
+    option(group, "--group", "Only with this GroupId", ID)
+    option(group, "--seq", "Only with this MsgSeqNumber", LONG)
+    option(group, "--offset", "Only with this Offset", LONG)
     group = parser.add_argument_group("output")
     add_version(group)
-    group.add_argument(
-        "-O",
-        "--output",
-        type=Path,
-        metavar="FILE",
-        help="Write the data to this file, without separators",
-    )
+    option(group, "-O --output", "Write the data to this file, without separators", FILE)
     shape = group.add_mutually_exclusive_group()
-    shape.add_argument(
-        "-v", "--verbose", action="store_true", help="Print Format, GroupId, MsgSeqNumber and Offset first"
-    )
-    shape.add_argument("--json", action="store_true", help="Print a JSON object for each message")
-    shape.add_argument(
-        "-F", "--format", type=sequences, help="Print this text with sequences such as %%p, %%g"
-    )
-    group.add_argument("-N", "--no-newline", action="store_true", help="Print no newline after a message")
+    option(shape, "-v --verbose", "Print Format, GroupId, MsgSeqNumber and Offset first", FLAG)
+    option(shape, "--json", "Print a JSON object for each message", FLAG)
+    option(shape, "-F --format", "Print this text with sequences such as %%p, %%g", type=sequences)
+    option(group, "-N --no-newline", "Print no newline after a message", FLAG)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -152,22 +132,22 @@ def _asked(args: argparse.Namespace, md: MD, gmo: GMO, is_first: bool, deadline:
     asked = CMQC.MQGMO_SYNCPOINT
     if args.mq_command == "browse":
         asked = CMQC.MQGMO_BROWSE_FIRST if is_first else CMQC.MQGMO_BROWSE_NEXT
-    for chosen, option in (
+    for chosen, bit in (
         (args.complete, CMQC.MQGMO_COMPLETE_MSG),
         (args.all_messages, CMQC.MQGMO_ALL_MSGS_AVAILABLE),
         (args.all_segments, CMQC.MQGMO_ALL_SEGMENTS_AVAILABLE),
         (args.logical_order, CMQC.MQGMO_LOGICAL_ORDER),
     ):
-        asked |= option if chosen else 0
+        asked |= bit if chosen else 0
     left = deadline - time.monotonic()
     if left > 0:
         asked |= CMQC.MQGMO_WAIT
         gmo.WaitInterval = int(min(left, LOOK_AGAIN_S) * 1000) + 1
     match = 0
-    for name, field, option in _MATCHED:
+    for name, field, bit in _MATCHED:
         value = getattr(args, name)
         if value is not None:
-            match |= option
+            match |= bit
             md[field] = value
     gmo.set(Options=asked, MatchOptions=match)
     return gmo

@@ -7,13 +7,13 @@ from collections.abc import Iterable, Iterator
 from contextlib import nullcontext
 from typing import Any, BinaryIO, TypeVar
 
-from headwater_host.cli import options
+from headwater_host.cli.options import FLAG, SECONDS, integer, option
 from headwater_host.exits import OK, USAGE, CommandError
 from headwater_host.mq import CMQC
 from headwater_host.mq.descriptors import MD
 from headwater_host.mq.errors import MQMIError, failed
 from headwater_host.mq.fields import HIGHEST
-from headwater_mq.commands.arguments import LONG, add_version, flags_of, format_of, id_of, opened
+from headwater_mq.commands.arguments import ID, LONG, add_version, flags_of, format_of, opened
 from headwater_mq.commands.output import Got
 from headwater_mq.manager import QueueManager
 from headwater_mq.options import PMO
@@ -25,64 +25,34 @@ T = TypeVar("T")
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options."""
     what = parser.add_mutually_exclusive_group(required=True)
-    what.add_argument("-m", "--message", metavar="TEXT", help="Data, encoded as UTF-8")
-    what.add_argument("-f", "--file", metavar="FILE", help="File with the data; - reads standard input")
-    what.add_argument("-s", "--stdin-file", action="store_true", help="Data: all of standard input")
-    what.add_argument("-l", "--stdin-lines", action="store_true", help="Put each line of standard input")
-    what.add_argument("-n", "--null-message", action="store_true", help="No data")
+    option(what, "-m --message", "Data, encoded as UTF-8", metavar="TEXT")
+    option(what, "-f --file", "File with the data; - reads standard input", metavar="FILE")
+    option(what, "-s --stdin-file", "Data: all of standard input", FLAG)
+    option(what, "-l --stdin-lines", "Put each line of standard input", FLAG)
+    option(what, "-n --null-message", "No data", FLAG)
     group = parser.add_argument_group("descriptor")
     add_version(group)
-    group.add_argument(
-        "--format",
-        type=format_of,
-        metavar="NAME",
-        help="Format of the data; default: MQSTR with -m and -l, else none",
-    )
-    group.add_argument(
-        "--ccsid", type=LONG, metavar="N", help="Character set of the data; default: 1208 for MQSTR"
-    )
-    group.add_argument("--encoding", type=LONG, metavar="N", help="Number encoding of the data; default: 546")
-    group.add_argument("--priority", type=options.whole(0, 9), metavar="N", help="Priority, 0 to 9")
-    group.add_argument("--not-persistent", action="store_true", help="Allow a power cut to lose the message")
-    group.add_argument(
-        "--expiry", type=options.seconds, metavar="SECONDS", help="Time until the message expires"
-    )
-    group.add_argument("--correl-id", type=id_of, metavar="HEX", help="CorrelId")
+    form = "Format of the data; default: MQSTR with -m and -l, else none"
+    option(group, "--format", form, type=format_of, metavar="NAME")
+    option(group, "--ccsid", "Character set of the data; default: 1208 for MQSTR", LONG)
+    option(group, "--encoding", "Number encoding of the data; default: 546", LONG)
+    option(group, "--priority", "Priority, 0 to 9", integer(0, 9))
+    option(group, "--not-persistent", "Allow a power cut to lose the message", FLAG)
+    option(group, "--expiry", "Time until the message expires", SECONDS)
+    option(group, "--correl-id", "CorrelId", ID)
     group = parser.add_argument_group("groups and segments")
-    group.add_argument("--group", type=id_of, metavar="HEX", help="GroupId; default: a new one if needed")
-    group.add_argument(
-        "--seq", type=LONG, default=1, metavar="N", help="MsgSeqNumber, or the first one; default: 1"
-    )
-    group.add_argument(
-        "--offset", type=LONG, default=0, metavar="N", help="Offset, or the first one; default: 0"
-    )
-    group.add_argument(
-        "--flags",
-        type=flags_of,
-        default=0,
-        metavar="NAMES",
-        help="MsgFlags, separated by commas, such as SEGMENT,LAST_SEGMENT",
-    )
-    group.add_argument(
-        "--segment-size",
-        type=options.whole(1, HIGHEST),
-        metavar="BYTES",
-        help="Split the data into segments of this size",
-    )
-    group.add_argument("--as-group", action="store_true", help="Put the lines as one group; needs -l")
-    parser.add_argument(
-        "--define",
-        action="store_true",
-        help="Create a missing queue; default in a new file",
-    )
-    parser.add_argument(
-        "--max-depth",
-        type=options.whole(1, HIGHEST),
-        default=5000,
-        metavar="N",
-        help="Maximum depth of a created queue; default: 5000",
-    )
-    parser.add_argument("--json", action="store_true", help="Print the descriptor of each message as JSON")
+    option(group, "--group", "GroupId; default: a new one if needed", ID)
+    option(group, "--seq", "MsgSeqNumber, or the first one; default: 1", LONG, default=1)
+    option(group, "--offset", "Offset, or the first one; default: 0", LONG, default=0)
+    flags = "MsgFlags, separated by commas, such as SEGMENT,LAST_SEGMENT"
+    option(group, "--flags", flags, type=flags_of, default=0, metavar="NAMES")
+    size = "Split the data into segments of this size"
+    option(group, "--segment-size", size, integer(1, HIGHEST), metavar="BYTES")
+    option(group, "--as-group", "Put the lines as one group; needs -l", FLAG)
+    option(parser, "--define", "Create a missing queue; default in a new file", FLAG)
+    depth = "Maximum depth of a created queue; default: 5000"
+    option(parser, "--max-depth", depth, integer(1, HIGHEST), default=5000)
+    option(parser, "--json", "Print the descriptor of each message as JSON", FLAG)
 
 
 def run(args: argparse.Namespace) -> int:

@@ -101,7 +101,7 @@ class Spill:
         return found
 
     def totals(self) -> tuple[int, int, int, int]:
-        """The highest number of a group; groups; bytes of messages and pieces; groups and messages that are done."""
+        """Return the highest number of a group, and counts: groups, bytes of messages and pieces, finished rows."""
         found = self._one(
             "SELECT coalesce(max(number), 0), count(*), coalesce(sum(held), 0), (SELECT count(*) FROM assembly_done)"
             " FROM assembly_group"
@@ -112,52 +112,52 @@ class Spill:
     # -- groups and messages ---------------------------------------------------------------------------------------
 
     def group(self, topic: str, group_id: bytes) -> "tuple[Any, ...] | None":
-        """The row of a group."""
+        """Return the row of a group, or None."""
         return self._one("SELECT * FROM assembly_group WHERE topic = ? AND group_id = ?", topic, group_id)
 
     def oldest(self, until: float) -> Iterator[tuple[str, bytes, float]]:
-        """Topic, GroupId and time of the groups of which nothing came after ``until``, oldest first."""
+        """Yield topic, GroupId and time of groups without payloads after ``until``, oldest first."""
         return self.db.execute(
             "SELECT topic, group_id, touched FROM assembly_group WHERE touched <= ? ORDER BY touched",
             (until,),
         )
 
     def set_back(self, now: float) -> None:
-        """Of no group anything came after ``now``."""
+        """Limit the times of all groups to ``now``."""
         if self._one("SELECT 1 FROM assembly_group WHERE touched > ? LIMIT 1", now):
             self.write("UPDATE assembly_group SET touched = ? WHERE touched > ?", (now, now))
 
     def save_group(self, row: tuple[Any, ...], messages: "Iterable[tuple[Any, ...]]") -> None:
-        """Write a group, and those of its messages that have changed."""
+        """Write a group and its changed messages."""
         self.write(f"INSERT OR REPLACE INTO assembly_group VALUES (?{', ?' * 9})", row)
         self.db.executemany(f"INSERT OR REPLACE INTO assembly_message VALUES (?{', ?' * 12})", messages)
 
     def message(self, number: int, seq: int) -> "tuple[Any, ...] | None":
-        """The row of a message."""
+        """Return the row of a message, or None."""
         return self._one(f"SELECT * FROM assembly_message WHERE {_OF}", number, seq)
 
     def messages(self, number: int) -> "Iterator[tuple[Any, ...]]":
-        """The rows of a group's messages, by MsgSeqNumber."""
+        """Yield the rows of a group's messages by MsgSeqNumber."""
         return self.db.execute("SELECT * FROM assembly_message WHERE number = ? ORDER BY seq", (number,))
 
     def drop_group(self, number: int) -> None:
-        """Forget a group with all that belongs to it."""
+        """Delete a group with its messages and pieces."""
         for table in ("assembly_group", "assembly_message", "assembly_piece"):
             self.write(f"DELETE FROM {table} WHERE number = ?", (number,))
 
     def drop_message(self, number: int, seq: int) -> None:
-        """Forget a message; its pieces are forgotten by ``drop_pieces``."""
+        """Delete a message without its pieces."""
         self.write(f"DELETE FROM assembly_message WHERE {_OF}", (number, seq))
 
-    # -- pieces of messages: none overlaps another -----------------------------------------------------------------
+    # -- pieces of messages, which do not overlap -----------------------------------------------------------------
 
     def save_pieces(self, rows: "Iterable[tuple[int, int, int, int, Buffer]]") -> None:
-        """Keep pieces: number, seq, at, size, data."""
+        """Insert pieces: number, seq, at, size, data."""
         self._begin()
         self.db.executemany("INSERT INTO assembly_piece VALUES (?, ?, ?, ?, ?)", rows)
 
     def overlapping(self, number: int, seq: int, start: int, stop: int) -> Iterator[tuple[int, int]]:
-        """(at, size) of the pieces that have bytes between these, in order."""
+        """Yield (at, size) of the pieces that overlap a range, in order."""
         before = self._one(f"SELECT max(at) FROM assembly_piece WHERE {_OF} AND at <= ?", number, seq, start)
         first = before[0] if before and before[0] is not None else start
         for at, size in self.db.execute(
@@ -168,7 +168,7 @@ class Spill:
                 yield at, size
 
     def part(self, number: int, seq: int, at: int, skip: int, length: int) -> Iterator[bytes]:
-        """Some of the bytes of the piece at ``at``, in slices."""
+        """Yield ``length`` bytes of the piece at ``at`` after ``skip`` bytes, in slices."""
         found = self._one(f"SELECT rowid FROM assembly_piece WHERE {_OF} AND at = ?", number, seq, at)
         assert found is not None
         stop = skip + length
@@ -187,17 +187,17 @@ class Spill:
             yield cut[0]
 
     def extents(self, number: int, seq: int) -> Iterator[tuple[int, int]]:
-        """(start, stop) of a message's pieces, in order."""
+        """Yield (start, stop) of a message's pieces, in order."""
         return self.db.execute(
             f"SELECT at, at + size FROM assembly_piece WHERE {_OF} ORDER BY at", (number, seq)
         )
 
     def pieces(self, number: int, seq: int) -> Iterator[tuple[int, bytes]]:
-        """(at, data) of a message's pieces, in order."""
+        """Yield (at, data) of a message's pieces, in order."""
         return self.db.execute(f"SELECT at, data FROM assembly_piece WHERE {_OF} ORDER BY at", (number, seq))
 
     def drop_pieces(self, number: int, seq: int, start: int = 0, stop: int = 1 << 62) -> tuple[int, int]:
-        """Forget the pieces that begin between these: how many, and how many bytes, that were."""
+        """Delete the pieces that begin in a range; return their number and their bytes."""
         found = self._one(
             f"SELECT count(*), coalesce(sum(size), 0) FROM assembly_piece WHERE {_OF} AND at >= ? AND at < ?",
             number,
@@ -212,11 +212,11 @@ class Spill:
             )
         return found[0], found[1]
 
-    # -- what is done ----------------------------------------------------------------------------------------------
+    # -- finished messages ---------------------------------------------------------------------------------------
 
     def done(self, topic: str, group_id: bytes, seq: int) -> "dict[int, Done]":
-        """(last message, reason, ``finished.packed``) of what is done, by MsgSeqNumber: of a message and its group (0);
-        when neither is there, of any one message of the GroupId."""
+        """Return (last message, reason, ``finished.packed``) of finished messages by MsgSeqNumber: of a message and its
+        group (0), or else of any one message of the GroupId."""
         query = "SELECT seq, last, reason, finished FROM assembly_done WHERE topic = ? AND group_id = ?{} LIMIT {}"
         rows = self.db.execute(query.format(" AND seq IN (0, ?)", 2), (topic, group_id, seq)).fetchall()
         if not rows:
@@ -224,8 +224,8 @@ class Spill:
         return {row[0]: row[1:] for row in rows}
 
     def remember(self, rows: "Iterable[tuple[str, bytes, int, int, int, bytes]]", keep: int) -> None:
-        """Write what is done (topic, GroupId, seq or 0 for the group, last, reason, ``finished.packed``), and keep the
-        newest only."""
+        """Write finished messages (topic, GroupId, seq or 0 for the group, last, reason, ``finished.packed``); keep the
+        newest ``keep`` rows."""
         self._begin()
         self.db.executemany(
             "INSERT OR REPLACE INTO assembly_done (topic, group_id, seq, last, reason, finished) "
