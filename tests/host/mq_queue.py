@@ -1,5 +1,7 @@
 """What tests of the local queue manager share."""
 
+import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -34,6 +36,17 @@ def queue_manager(path: Path, *queues: str, **options: Any) -> Iterator[QueueMan
         for name in queues:
             manager.define(name)
         yield manager
+
+
+def program(script: str, *arguments: object) -> "subprocess.Popen[str]":
+    """Start a Python program with these arguments and pipes."""
+    return subprocess.Popen(
+        [sys.executable, "-c", script, *map(str, arguments)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        env={"PYTHONPATH": ":".join(sys.path)},
+    )
 
 
 def md2(**fields: Any) -> MD:

@@ -6,7 +6,7 @@ import logging
 import os
 import threading
 from collections.abc import Callable, Coroutine
-from functools import partial
+from functools import partial, wraps
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +20,6 @@ from tests.host.clocks import loop_clock_stands
 from tests.host.test_capture_failures import file_size_limit
 from tests.rows import each_row
 from tools.capture_log import LogWriter
-
-WAIT_S = 30
 
 DEADLINE = 20.0
 
@@ -42,6 +40,16 @@ def run(main: Coroutine[Any, Any, None]) -> None:
         if thread.name.startswith("capture"):
             thread.join(DEADLINE)
             assert not thread.is_alive()
+
+
+def checked(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
+    """A test whose coroutine function ``run`` runs."""
+
+    @wraps(test)
+    def whole(**fixtures: Any) -> None:
+        run(test(**fixtures))
+
+    return whole
 
 
 class SlowDisk:
@@ -71,225 +79,201 @@ async def until(condition: Callable[[], bool]) -> None:
         await asyncio.sleep(0.001)
 
 
-def test_a_record_is_durable_without_anybody_asking(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with AsyncCapture(tmp_path) as capture:
-            assert capture.append(*record(0)) == 1
-            assert capture.append(*record(1)) == 2
-            assert capture.durable_number == 0
-            assert read_log(tmp_path) == []
-            await capture.durable(2)
-            assert capture.durable_number == 2
-            assert read_log(tmp_path) == records(2)
-            await capture.durable(1)
-            await capture.durable(0)
-            assert capture.append(*record(2)) == 3
-        assert read_log(tmp_path) == records(3)
-
-    run(main())
+@checked
+async def test_a_record_is_durable_without_anybody_asking(tmp_path: Path) -> None:
+    async with AsyncCapture(tmp_path) as capture:
+        assert capture.append(*record(0)) == 1
+        assert capture.append(*record(1)) == 2
+        assert capture.durable_number == 0
+        assert read_log(tmp_path) == []
+        await capture.durable(2)
+        assert capture.durable_number == 2
+        assert read_log(tmp_path) == records(2)
+        await capture.durable(1)
+        await capture.durable(0)
+        assert capture.append(*record(2)) == 3
+    assert read_log(tmp_path) == records(3)
     assert [info.header.records for info in list_blocks(tmp_path)] == [2, 1]
     assert verify(tmp_path).problems == []
 
 
-def test_a_block_is_not_longer_than_it_may_be(tmp_path: Path) -> None:
-    async def main() -> None:
-        disk = SlowDisk()
-        async with AsyncCapture(tmp_path, block_bytes=1000, datasync=disk) as capture:
-            for number in range(100):
-                capture.append(*record(number))
-            await capture.flush()
-            assert capture.durable_number == 100
-            await capture.flush()
-        blocks = list_blocks(tmp_path)
-        assert disk.count == len(blocks) > 1
-        assert all(block.header.body_length <= 1000 for block in blocks)
-
-    run(main())
+@checked
+async def test_a_block_is_not_longer_than_it_may_be(tmp_path: Path) -> None:
+    disk = SlowDisk()
+    async with AsyncCapture(tmp_path, block_bytes=1000, datasync=disk) as capture:
+        for number in range(100):
+            capture.append(*record(number))
+        await capture.flush()
+        assert capture.durable_number == 100
+        await capture.flush()
+    blocks = list_blocks(tmp_path)
+    assert disk.count == len(blocks) > 1
+    assert all(block.header.body_length <= 1000 for block in blocks)
     assert read_log(tmp_path) == records(100)
 
 
-def test_the_loop_runs_and_records_are_taken_while_the_disk_is_busy(tmp_path: Path) -> None:
-    async def main() -> None:
-        disk = SlowDisk()
-        disk.go.clear()
-        async with AsyncCapture(tmp_path, datasync=disk) as capture:
-            capture.append(*record(0))
-            await disk.reached()
-            waiting = asyncio.create_task(capture.durable(1))
-            for number in range(1, 50):
-                capture.append(*record(number))
-                await asyncio.sleep(0)
-            assert not waiting.done()
-            assert capture.durable_number == 0
-            disk.go.set()
-            await waiting
-            await capture.durable(50)
-            assert disk.count <= 3  # what came meanwhile went together
-
-    run(main())
+@checked
+async def test_the_loop_runs_and_records_are_taken_while_the_disk_is_busy(tmp_path: Path) -> None:
+    disk = SlowDisk()
+    disk.go.clear()
+    async with AsyncCapture(tmp_path, datasync=disk) as capture:
+        capture.append(*record(0))
+        await disk.reached()
+        waiting = asyncio.create_task(capture.durable(1))
+        for number in range(1, 50):
+            capture.append(*record(number))
+            await asyncio.sleep(0)
+        assert not waiting.done()
+        assert capture.durable_number == 0
+        disk.go.set()
+        await waiting
+        await capture.durable(50)
+        assert disk.count <= 3  # what came meanwhile went together
     assert read_log(tmp_path) == records(50)
 
 
-def test_no_timer_stands_between_a_record_and_the_disk(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with AsyncCapture(tmp_path) as capture:
-            with loop_clock_stands():
-                for number in range(3):
-                    capture.append(*record(2 * number))
-                    capture.append(*record(2 * number + 1))
-                    await capture.durable(2 * number + 2)
-
-    run(main())
+@checked
+async def test_no_timer_stands_between_a_record_and_the_disk(tmp_path: Path) -> None:
+    async with AsyncCapture(tmp_path) as capture:
+        with loop_clock_stands():
+            for number in range(3):
+                capture.append(*record(2 * number))
+                capture.append(*record(2 * number + 1))
+                await capture.durable(2 * number + 2)
     assert read_log(tmp_path) == records(6)
     assert [info.header.records for info in list_blocks(tmp_path)] == [2, 2, 2]
 
 
-def test_what_arrives_during_one_sync_is_the_next_block(tmp_path: Path) -> None:
-    async def main() -> None:
-        disk = SlowDisk()
-        disk.go.clear()
-        async with AsyncCapture(tmp_path, datasync=disk) as capture:
-            capture.append(*record(0))
-            await disk.reached()
-            for number in range(1, 500):
-                capture.append(*record(number))
-                await asyncio.sleep(0)
-            assert disk.count == 1
-            disk.go.set()
-            await capture.durable(500)
-            assert disk.count == 2
-
-    run(main())
+@checked
+async def test_what_arrives_during_one_sync_is_the_next_block(tmp_path: Path) -> None:
+    disk = SlowDisk()
+    disk.go.clear()
+    async with AsyncCapture(tmp_path, datasync=disk) as capture:
+        capture.append(*record(0))
+        await disk.reached()
+        for number in range(1, 500):
+            capture.append(*record(number))
+            await asyncio.sleep(0)
+        assert disk.count == 1
+        disk.go.set()
+        await capture.durable(500)
+        assert disk.count == 2
     assert [info.header.records for info in list_blocks(tmp_path)] == [1, 499]
     assert read_log(tmp_path) == records(500)
 
 
-def test_a_call_that_raises_or_calls_again_disturbs_nobody(tmp_path: Path) -> None:
-    async def main() -> None:
-        loop = asyncio.get_running_loop()
-        reported: list[dict[str, Any]] = []
-        seen: list[str] = []
-        async with AsyncCapture(tmp_path) as capture:
+@checked
+async def test_a_call_that_raises_or_calls_again_disturbs_nobody(tmp_path: Path) -> None:
+    loop = asyncio.get_running_loop()
+    reported: list[dict[str, Any]] = []
+    seen: list[str] = []
+    async with AsyncCapture(tmp_path) as capture:
 
-            def again() -> None:
-                seen.append("again")
-                capture.when_durable(capture.append(*record(1)), lambda: seen.append("next"))
+        def again() -> None:
+            seen.append("again")
+            capture.when_durable(capture.append(*record(1)), lambda: seen.append("next"))
 
-            handler = loop.get_exception_handler()
-            loop.set_exception_handler(lambda _, context: reported.append(context))
-            number = capture.append(*record(0))
-            capture.when_durable(number, lambda: 1 // 0)
-            capture.when_durable(number, again)
-            capture.when_durable(number, lambda: seen.append("last"))
-            await until(lambda: "next" in seen)
-            loop.set_exception_handler(handler)
-        assert seen == ["again", "last", "next"]
-        assert [type(context["exception"]) for context in reported] == [ZeroDivisionError]
-
-    run(main())
+        handler = loop.get_exception_handler()
+        loop.set_exception_handler(lambda _, context: reported.append(context))
+        number = capture.append(*record(0))
+        capture.when_durable(number, lambda: 1 // 0)
+        capture.when_durable(number, again)
+        capture.when_durable(number, lambda: seen.append("last"))
+        await until(lambda: "next" in seen)
+        loop.set_exception_handler(handler)
+    assert seen == ["again", "last", "next"]
+    assert [type(context["exception"]) for context in reported] == [ZeroDivisionError]
     assert read_log(tmp_path) == records(2)
 
 
-def test_calls_come_in_order_and_only_when_it_is_true(tmp_path: Path) -> None:
-    async def main() -> None:
-        seen: list[int] = []
-        async with AsyncCapture(tmp_path, block_bytes=300) as capture:
+@checked
+async def test_calls_come_in_order_and_only_when_it_is_true(tmp_path: Path) -> None:
+    seen: list[int] = []
+    async with AsyncCapture(tmp_path, block_bytes=300) as capture:
 
-            def note(number: int) -> None:
-                assert capture.durable_number >= number
-                seen.append(number)
+        def note(number: int) -> None:
+            assert capture.durable_number >= number
+            seen.append(number)
 
-            for number in range(1, 61):
-                assert capture.append(*record(number)) == number
-                capture.when_durable(number, lambda number=number: note(number))  # type: ignore[misc]
-                if number % 7 == 0:
-                    await asyncio.sleep(0.002)
-            await capture.flush()
-            capture.when_durable(3, lambda: seen.append(-3))
-            assert seen[-1] != -3
-            await asyncio.sleep(0)
-        assert seen == [*range(1, 61), -3]
-
-    run(main())
+        for number in range(1, 61):
+            assert capture.append(*record(number)) == number
+            capture.when_durable(number, lambda number=number: note(number))  # type: ignore[misc]
+            if number % 7 == 0:
+                await asyncio.sleep(0.002)
+        await capture.flush()
+        capture.when_durable(3, lambda: seen.append(-3))
+        assert seen[-1] != -3
+        await asyncio.sleep(0)
+    assert seen == [*range(1, 61), -3]
 
 
-def test_a_number_that_no_record_has_is_an_error(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with AsyncCapture(tmp_path) as capture:
-            capture.append(*record(0))
-            for number in (2, -1):
-                with pytest.raises(ValueError, match=f"record {number}: 1 were appended"):
-                    await capture.durable(number)
-                with pytest.raises(ValueError, match=f"record {number}"):
-                    capture.when_durable(number, print)
-
-    run(main())
+@checked
+async def test_a_number_that_no_record_has_is_an_error(tmp_path: Path) -> None:
+    async with AsyncCapture(tmp_path) as capture:
+        capture.append(*record(0))
+        for number in (2, -1):
+            with pytest.raises(ValueError, match=f"record {number}: 1 were appended"):
+                await capture.durable(number)
+            with pytest.raises(ValueError, match=f"record {number}"):
+                capture.when_durable(number, print)
 
 
-def test_a_waiter_that_is_cancelled_disturbs_nobody(tmp_path: Path) -> None:
-    async def main() -> None:
-        disk = SlowDisk()
-        disk.go.clear()
-        async with AsyncCapture(tmp_path, datasync=disk) as capture:
-            capture.append(*record(0))
-            first = asyncio.create_task(capture.durable(1))
-            second = asyncio.create_task(capture.durable(1))
-            await disk.reached()
-            first.cancel()
-            await asyncio.wait([first])
-            disk.go.set()
-            await second
-
-    run(main())
+@checked
+async def test_a_waiter_that_is_cancelled_disturbs_nobody(tmp_path: Path) -> None:
+    disk = SlowDisk()
+    disk.go.clear()
+    async with AsyncCapture(tmp_path, datasync=disk) as capture:
+        capture.append(*record(0))
+        first = asyncio.create_task(capture.durable(1))
+        second = asyncio.create_task(capture.durable(1))
+        await disk.reached()
+        first.cancel()
+        await asyncio.wait([first])
+        disk.go.set()
+        await second
 
 
-def test_back_pressure(tmp_path: Path) -> None:
-    async def main() -> None:
-        disk = SlowDisk()
-        disk.go.clear()
-        sizes = {"block_bytes": 1000, "limit_bytes": 3000}
-        async with AsyncCapture(tmp_path, datasync=disk, **sizes) as capture:  # type: ignore[arg-type]
-            await capture.room()
-            taken = 0
-            while not capture.full:
-                capture.append(*record(taken, 100))
-                taken += 1
-            assert 3000 <= capture.pending_bytes < 3300
-            with pytest.raises(CaptureFullError, match=r"\d+ bytes wait for the disk"):
-                capture.append(*record(taken, 100))
+@checked
+async def test_back_pressure(tmp_path: Path) -> None:
+    disk = SlowDisk()
+    disk.go.clear()
+    sizes = {"block_bytes": 1000, "limit_bytes": 3000}
+    async with AsyncCapture(tmp_path, datasync=disk, **sizes) as capture:  # type: ignore[arg-type]
+        await capture.room()
+        taken = 0
+        while not capture.full:
+            capture.append(*record(taken, 100))
+            taken += 1
+        assert 3000 <= capture.pending_bytes < 3300
+        with pytest.raises(CaptureFullError, match=r"\d+ bytes wait for the disk"):
+            capture.append(*record(taken, 100))
 
-            async def produce(start: int, count: int) -> None:
-                for number in range(start, start + count):
-                    await capture.room()
-                    capture.append(*record(number, 100))
-                    assert capture.pending_bytes < 3300
+        async def produce(start: int, count: int) -> None:
+            for number in range(start, start + count):
+                await capture.room()
+                capture.append(*record(number, 100))
+                assert capture.pending_bytes < 3300
 
-            # Several producers at once never meet CaptureFullError when each asks for room first.
-            producers = [asyncio.create_task(produce(start, 50)) for start in (1000, 2000, 3000)]
-            await asyncio.sleep(0.01)
-            assert not any(producer.done() for producer in producers)
-            disk.go.set()
-            await asyncio.gather(*producers)
-            await capture.flush()
-            assert capture.pending_bytes == 0
-        numbers = [int.from_bytes(one.frame[:8], "big") for one in read_log(tmp_path)]
-        assert sorted(numbers) == sorted(
-            [*range(taken), *(n + i for n in (1000, 2000, 3000) for i in range(50))]
-        )
-        assert [number for number in numbers if 1000 <= number < 2000] == list(range(1000, 1050))
-
-    run(main())
+        # Several producers at once never meet CaptureFullError when each asks for room first.
+        producers = [asyncio.create_task(produce(start, 50)) for start in (1000, 2000, 3000)]
+        await asyncio.sleep(0.01)
+        assert not any(producer.done() for producer in producers)
+        disk.go.set()
+        await asyncio.gather(*producers)
+        await capture.flush()
+        assert capture.pending_bytes == 0
+    numbers = [int.from_bytes(one.frame[:8], "big") for one in read_log(tmp_path)]
+    assert sorted(numbers) == sorted([*range(taken), *(n + i for n in (1000, 2000, 3000) for i in range(50))])
+    assert [number for number in numbers if 1000 <= number < 2000] == list(range(1000, 1050))
 
 
-def test_a_record_that_cannot_be_stored_is_the_caller_s_error(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with AsyncCapture(tmp_path) as capture:
-            capture.append(*record(0))
-            with pytest.raises(ValueError, match="direction 256"):
-                capture.append(*record(1)._replace(direction=256))
-            assert capture.append(*record(1)) == 2
-
-    run(main())
+@checked
+async def test_a_record_that_cannot_be_stored_is_the_caller_s_error(tmp_path: Path) -> None:
+    async with AsyncCapture(tmp_path) as capture:
+        capture.append(*record(0))
+        with pytest.raises(ValueError, match="direction 256"):
+            capture.append(*record(1)._replace(direction=256))
+        assert capture.append(*record(1)) == 2
     assert read_log(tmp_path) == records(2)
 
 
@@ -373,23 +357,21 @@ def test_an_exception_in_the_body_does_not_lose_records(tmp_path: Path) -> None:
     assert read_log(tmp_path) == records(1)
 
 
-def test_cancelling_the_body_writes_what_there_is(tmp_path: Path) -> None:
+@checked
+async def test_cancelling_the_body_writes_what_there_is(tmp_path: Path) -> None:
     async def body(appended: asyncio.Event) -> None:
         async with AsyncCapture(tmp_path) as capture:
             capture.append(*record(0))
             appended.set()
             await asyncio.Event().wait()
 
-    async def main() -> None:
-        appended = asyncio.Event()
-        task = asyncio.create_task(body(appended))
-        await appended.wait()
-        task.cancel()
-        await asyncio.wait([task])
-        assert task.cancelled()
-        assert read_log(tmp_path) == records(1)
-
-    run(main())
+    appended = asyncio.Event()
+    task = asyncio.create_task(body(appended))
+    await appended.wait()
+    task.cancel()
+    await asyncio.wait([task])
+    assert task.cancelled()
+    assert read_log(tmp_path) == records(1)
 
 
 def test_cancelling_everything_while_the_disk_is_busy_ends_and_lets_go(tmp_path: Path) -> None:
@@ -418,35 +400,32 @@ def test_cancelling_everything_while_the_disk_is_busy_ends_and_lets_go(tmp_path:
         assert read_log(tmp_path) == records(1)
 
 
-def test_closing_twice_and_appending_after(tmp_path: Path) -> None:
-    async def main() -> None:
-        capture = AsyncCapture(tmp_path)
-        with pytest.raises(ValueError, match="not open yet"):
-            capture.append(*record(0))
-        async with capture:
-            capture.append(*record(0))
-            await asyncio.gather(capture.aclose(), capture.aclose())
-            assert capture.durable_number == 1
-        await capture.aclose()
-        with pytest.raises(ValueError, match="closed"):
-            capture.append(*record(1))
-
-    run(main())
+@checked
+async def test_closing_twice_and_appending_after(tmp_path: Path) -> None:
+    capture = AsyncCapture(tmp_path)
+    with pytest.raises(ValueError, match="not open yet"):
+        capture.append(*record(0))
+    async with capture:
+        capture.append(*record(0))
+        await asyncio.gather(capture.aclose(), capture.aclose())
+        assert capture.durable_number == 1
+    await capture.aclose()
+    with pytest.raises(ValueError, match="closed"):
+        capture.append(*record(1))
     assert read_log(tmp_path) == records(1)
     assert [segment.sealed for segment in verify(tmp_path).segments] == [True]
 
 
-def test_a_second_writer_is_refused(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with AsyncCapture(tmp_path):
-            with pytest.raises(CaptureLockedError, match="another writer"):
-                async with AsyncCapture(tmp_path):
-                    pass
-
-    run(main())
+@checked
+async def test_a_second_writer_is_refused(tmp_path: Path) -> None:
+    async with AsyncCapture(tmp_path):
+        with pytest.raises(CaptureLockedError, match="another writer"):
+            async with AsyncCapture(tmp_path):
+                pass
 
 
-def test_cancelling_while_the_log_is_opened_lets_go_of_it(
+@checked
+async def test_cancelling_while_the_log_is_opened_lets_go_of_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     opened, go = threading.Event(), threading.Event()
@@ -457,89 +436,79 @@ def test_cancelling_while_the_log_is_opened_lets_go_of_it(
         assert go.wait(DEADLINE)
         return log
 
-    async def main() -> None:
-        opening = asyncio.create_task(AsyncCapture(tmp_path).__aenter__())
-        await asyncio.get_running_loop().run_in_executor(None, opened.wait, DEADLINE)
-        with pytest.raises(CaptureLockedError):
-            LogWriter(tmp_path)
-        opening.cancel()
-        await asyncio.wait([opening])
-        assert opening.cancelled()
-        go.set()
-
     monkeypatch.setattr("headwater_host.capture.asyncio_writer.BlockLog", open_slowly)
-    run(main())
+    opening = asyncio.create_task(AsyncCapture(tmp_path).__aenter__())
+    await asyncio.get_running_loop().run_in_executor(None, opened.wait, DEADLINE)
+    with pytest.raises(CaptureLockedError):
+        LogWriter(tmp_path)
+    opening.cancel()
+    await asyncio.wait([opening])
+    assert opening.cancelled()
+    go.set()
     LogWriter(tmp_path).close()
 
 
-def test_what_opening_found_is_told(tmp_path: Path) -> None:
+@checked
+async def test_what_opening_found_is_told(tmp_path: Path) -> None:
     with LogWriter(tmp_path) as writer:
         writer.append(*record(0))
     (path,) = segments(tmp_path)
     (tmp_path / "manifest.jsonl").unlink()
     path.write_bytes(path.read_bytes() + b"HWB1")
-
-    async def main() -> None:
-        async with AsyncCapture(tmp_path) as capture:
-            assert [problem.length for problem in capture.recovery.cut] == [4]
-
-    run(main())
+    async with AsyncCapture(tmp_path) as capture:
+        assert [problem.length for problem in capture.recovery.cut] == [4]
 
 
-def test_calls_come_in_the_order_of_the_numbers_though_a_sync_ends_in_between(tmp_path: Path) -> None:
+@checked
+async def test_calls_come_in_the_order_of_the_numbers_though_a_sync_ends_in_between(tmp_path: Path) -> None:
     """A call for what is on disk already, while the loop is about to learn of the next sync."""
     begun, go, told = threading.Event(), threading.Event(), threading.Event()
 
     def sync(fd: int) -> None:
         os.fdatasync(fd)
         begun.set()
-        assert go.wait(WAIT_S)
+        assert go.wait(DEADLINE)
 
-    async def main() -> None:
-        loop = asyncio.get_running_loop()
-        threadsafe = loop.call_soon_threadsafe
+    loop = asyncio.get_running_loop()
+    threadsafe = loop.call_soon_threadsafe
 
-        def telling(call: Callable[..., object], *args: Any, **more: Any) -> Any:
-            handle = threadsafe(call, *args, **more)
-            if getattr(call, "__name__", "") == "_done":
-                told.set()
-            return handle
+    def telling(call: Callable[..., object], *args: Any, **more: Any) -> Any:
+        handle = threadsafe(call, *args, **more)
+        if getattr(call, "__name__", "") == "_done":
+            told.set()
+        return handle
 
-        async with AsyncCapture(tmp_path, datasync=sync) as capture:
-            go.set()
-            capture.append(*record(0))
-            await capture.durable(1)
-            loop.call_soon_threadsafe = telling  # type: ignore[method-assign, assignment]
-            go.clear()
-            begun.clear()
-            called: list[int] = []
-            capture.append(*record(1))
-            capture.when_durable(2, partial(called.append, 2))
-            await until(begun.is_set)
-            # The loop stands still until the thread has told it.
-            go.set()
-            assert told.wait(WAIT_S)
-            capture.when_durable(1, partial(called.append, 1))
-            await until(lambda: len(called) == 2)
-            assert called == [1, 2]
-
-    run(main())
+    async with AsyncCapture(tmp_path, datasync=sync) as capture:
+        go.set()
+        capture.append(*record(0))
+        await capture.durable(1)
+        loop.call_soon_threadsafe = telling  # type: ignore[method-assign, assignment]
+        go.clear()
+        begun.clear()
+        called: list[int] = []
+        capture.append(*record(1))
+        capture.when_durable(2, partial(called.append, 2))
+        await until(begun.is_set)
+        # The loop stands still until the thread has told it.
+        go.set()
+        assert told.wait(DEADLINE)
+        capture.when_durable(1, partial(called.append, 1))
+        await until(lambda: len(called) == 2)
+        assert called == [1, 2]
 
 
-def test_a_segment_is_sealed_by_age_also_when_nothing_more_comes(tmp_path: Path) -> None:
-    async def main() -> None:
-        now = record(0).time_ns
-        async with AsyncCapture(tmp_path, segment_age=10, clock=lambda: now) as capture:
-            capture.append(*record(0))
-            await capture.durable(1)
-            assert [segment.sealed for segment in verify(tmp_path).segments] == [False]
-            now += 11 * 10**9
-            await until(lambda: verify(tmp_path).segments[0].sealed)
-            capture.append(*record(1))
-            await capture.durable(2)
-            assert [segment.sealed for segment in verify(tmp_path).segments] == [True, False]
-
-    run(main())
+@checked
+async def test_a_segment_is_sealed_by_age_also_when_nothing_more_comes(tmp_path: Path) -> None:
+    now = record(0).time_ns
+    async with AsyncCapture(tmp_path, segment_age=10, clock=lambda: now) as capture:
+        capture.append(*record(0))
+        await capture.durable(1)
+        assert [segment.sealed for segment in verify(tmp_path).segments] == [False]
+        now += 11 * 10**9
+        await until(lambda: verify(tmp_path).segments[0].sealed)
+        capture.append(*record(1))
+        await capture.durable(2)
+        assert [segment.sealed for segment in verify(tmp_path).segments] == [True, False]
 
 
 @each_row("sizes", [{"block_bytes": 0}, {"limit_bytes": 10}])

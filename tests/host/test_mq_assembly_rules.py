@@ -24,7 +24,7 @@ from headwater_host.mq.CMQC import (
 )
 from headwater_host.mq.fields import FAULTS, checks, refused
 from headwater_host.mq.reassembly.logical import differ
-from headwater_host.mq.reassembly.verdicts import Segment, Verdict, judge, judge_message
+from headwater_host.mq.reassembly.verdicts import Segment, Verdict, judge
 from tests.host.mq_segments import LG, LS, G, S
 from tests.rows import each_row
 
@@ -197,7 +197,7 @@ def test_segments_that_are_written_in_different_ways(place: int, kind: str, reas
         return (one, 819) if place == 0 else (546, one)
 
     segments = [Segment(1, 0, 1, S, *how(1)), Segment(1, 1, 1, S, *how(1)), Segment(1, 2, 1, LS, *how(2))]
-    found = judge_message(segments, [b"a", b"b", b"c"].__getitem__)
+    found = judge(segments, [b"a", b"b", b"c"].__getitem__).messages[1]
     assert found.fault == (kind, 1, 2)
     assert found.reason == reason
     # IBM's queue manager gives out what comes before: these are its bytes.

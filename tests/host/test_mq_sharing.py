@@ -3,8 +3,6 @@
 import fcntl
 import os
 import sqlite3
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable
@@ -20,10 +18,9 @@ from headwater_mq import queue_file
 from headwater_mq.manager import QueueManager
 from headwater_mq.options import PMO
 from headwater_mq.queue import Queue
-from tests.host.mq_queue import ALL, GROUP, attempt, empty, gmo2, md2, queue_manager, reason_of, sync
+from tests.host.mq_queue import ALL, GROUP, attempt, empty, gmo2, md2, program, queue_manager, reason_of, sync
 
 SYNC = CMQC.MQGMO_SYNCPOINT
-ENVIRONMENT = {"PYTHONPATH": ":".join(sys.path)}
 
 
 def sweep(manager: QueueManager) -> bool:
@@ -139,11 +136,7 @@ manager.file.sweep() if sys.argv[2] == "sweep" else manager.disconnect()
 @pytest.mark.parametrize("where", ["close", "sweep"])
 def test_nothing_is_left_by_one_that_is_killed_while_it_removes_files(where: str, tmp_path: Path) -> None:
     gone = QueueManager("QM1", tmp_path / "queues.db")
-    command = [sys.executable, "-c", KILLED, str(tmp_path / "queues.db"), where]
-    child = subprocess.Popen(
-        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=ENVIRONMENT
-    )
-    with child:
+    with program(KILLED, tmp_path / "queues.db", where) as child:
         assert child.stdout is not None
         assert child.stdout.readline() == "open\n"
         kill(gone)

@@ -1,8 +1,6 @@
 """Units of work and processes: commit, backout, what a connection that is gone leaves, several at a time, bad files."""
 
 import sqlite3
-import subprocess
-import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -15,10 +13,10 @@ import headwater_mq as ibmmq
 from headwater_host.mq import CMQC
 from headwater_host.mq.descriptors import MD
 from headwater_host.mq.errors import MQMIError
-from headwater_mq.manager import QueueManager
+from headwater_mq.manager import QueueManager, Statistics
 from headwater_mq.options import GMO, OD, PMO
 from headwater_mq.queue import Queue
-from tests.host.mq_queue import ALL, attempt, empty, gmo2, queue_manager, reason_of, sync
+from tests.host.mq_queue import ALL, attempt, empty, gmo2, program, queue_manager, reason_of, sync
 
 SYNC = CMQC.MQGMO_SYNCPOINT
 
@@ -59,17 +57,8 @@ def test_commit_and_backout(tmp_path: Path) -> None:
             assert md.BackoutCount == count
             assert empty(mine)
             assert reason_of(mine.browse) == CMQC.MQRC_NO_MSG_AVAILABLE
-            assert one.statistics("Q")[0]._asdict() | {"bytes": 0} == {
-                "name": "Q",
-                "messages": 0,
-                "uncommitted_puts": 0,
-                "uncommitted_gets": 1,
-                "set_aside": 0,
-                "bytes": 0,
-                "depth": 0,
-                "open_for_input": 2,
-                "open_for_output": 2,
-            }
+            counted = one.statistics("Q")[0]
+            assert counted == Statistics("Q", 0, 0, 1, 0, counted.bytes, 0, 2, 2)
             other.backout()
         mine.put(b"3", MD(), sync())
         assert one.statistics("Q")[0].depth == 2, "as IBM counts: uncommitted puts are in it"
@@ -211,11 +200,7 @@ os._exit(1)
 def test_a_process_that_is_gone_is_backed_out(tmp_path: Path) -> None:
     with queue_manager(tmp_path, "Q") as manager, Queue(manager, "Q", CMQC.MQOO_OUTPUT) as out:
         out.put(b"first")
-        command = [sys.executable, "-c", CHILD, str(tmp_path / "queues.db")]
-        environment = {"PYTHONPATH": ":".join(sys.path)}
-        child = subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment
-        )
+        child = program(CHILD, tmp_path / "queues.db")
         assert child.stdin is not None
         assert child.stdout is not None
         with child:
@@ -262,10 +247,10 @@ def test_processes_share_the_work(tmp_path: Path) -> None:
         for n in range(120):
             manager.put1("A", b"%d" % n, MD(), sync())
         manager.commit()
-        command = [sys.executable, "-c", WORKER, str(tmp_path / "queues.db")]
-        environment = {"PYTHONPATH": ":".join(sys.path)}
-        workers = [subprocess.Popen(command, env=environment) for _ in range(3)]
-        assert [worker.wait() for worker in workers] == [0, 0, 0]
+        workers = [program(WORKER, tmp_path / "queues.db") for _ in range(3)]
+        for worker in workers:
+            worker.communicate()
+        assert [worker.returncode for worker in workers] == [0, 0, 0]
         with Queue(manager, "B") as queue:
             assert sorted(int(queue.get()) for _ in range(120)) == list(range(120))
             assert empty(queue)
@@ -283,12 +268,7 @@ with QueueManager("QM1", sys.argv[1], keeps_over="process") as manager:
 
 
 def test_several_make_the_file_at_a_time(tmp_path: Path) -> None:
-    environment = {"PYTHONPATH": ":".join(sys.path)}
-    command = [sys.executable, "-c", MAKER, str(tmp_path / "queues.db")]
-    makers = [
-        subprocess.Popen([*command, str(n)], stdin=subprocess.PIPE, text=True, env=environment)
-        for n in range(4)
-    ]
+    makers = [program(MAKER, tmp_path / "queues.db", n) for n in range(4)]
     for maker in makers:
         assert maker.stdin is not None
         maker.stdin.write("go\n")

@@ -117,30 +117,22 @@ def own_length(md: MD, data: memoryview) -> int:
 
 def check_message_descriptor(md: MD) -> None:
     """Check the fields that an MQMD of any version has."""
-    if md.StrucId != CMQC.MQMD_STRUC_ID:
-        raise failed(CMQC.MQRC_MD_ERROR, f"StrucId is {md.StrucId!r}")
-    if md.Version not in (CMQC.MQMD_VERSION_1, CMQC.MQMD_VERSION_2):
-        raise failed(CMQC.MQRC_MD_ERROR, f"Version {md.Version}")
-    if not _within(md.MsgType, CMQC.MQMT_SYSTEM_FIRST, CMQC.MQMT_APPL_LAST):
-        raise failed(CMQC.MQRC_MSG_TYPE_ERROR, f"MsgType {md.MsgType}")
-    if md.Expiry <= 0 and md.Expiry != CMQC.MQEI_UNLIMITED:
-        raise failed(CMQC.MQRC_EXPIRY_ERROR, f"Expiry {md.Expiry}")
-    if not _within(md.Feedback, CMQC.MQFB_NONE, CMQC.MQFB_APPL_LAST):
-        raise failed(CMQC.MQRC_FEEDBACK_ERROR, f"Feedback {md.Feedback}")
-    if md.Priority < 0 and md.Priority != CMQC.MQPRI_PRIORITY_AS_Q_DEF:
-        raise failed(CMQC.MQRC_PRIORITY_ERROR, f"Priority {md.Priority}")
-    if md.Persistence not in (
-        CMQC.MQPER_NOT_PERSISTENT,
-        CMQC.MQPER_PERSISTENT,
-        CMQC.MQPER_PERSISTENCE_AS_Q_DEF,
+    persistence = (CMQC.MQPER_NOT_PERSISTENT, CMQC.MQPER_PERSISTENT, CMQC.MQPER_PERSISTENCE_AS_Q_DEF)
+    types = range(CMQC.MQMT_SYSTEM_FIRST, CMQC.MQMT_APPL_LAST + 1)
+    feedback = range(CMQC.MQFB_NONE, CMQC.MQFB_APPL_LAST + 1)
+    for valid, reason, field in (
+        (md.StrucId == CMQC.MQMD_STRUC_ID, CMQC.MQRC_MD_ERROR, "StrucId"),
+        (md.Version in (CMQC.MQMD_VERSION_1, CMQC.MQMD_VERSION_2), CMQC.MQRC_MD_ERROR, "Version"),
+        (md.MsgType in types, CMQC.MQRC_MSG_TYPE_ERROR, "MsgType"),
+        (md.Expiry > 0 or md.Expiry == CMQC.MQEI_UNLIMITED, CMQC.MQRC_EXPIRY_ERROR, "Expiry"),
+        (md.Feedback in feedback, CMQC.MQRC_FEEDBACK_ERROR, "Feedback"),
+        (md.Priority >= CMQC.MQPRI_PRIORITY_AS_Q_DEF, CMQC.MQRC_PRIORITY_ERROR, "Priority"),
+        (md.Persistence in persistence, CMQC.MQRC_PERSISTENCE_ERROR, "Persistence"),
     ):
-        raise failed(CMQC.MQRC_PERSISTENCE_ERROR, f"Persistence {md.Persistence}")
+        if not valid:
+            raise failed(reason, f"{field} {md[field]!r}")
     if (md.MsgType == CMQC.MQMT_REQUEST or md.Report & _REPORTS) and not md.ReplyToQ.strip():
         raise failed(CMQC.MQRC_MISSING_REPLY_TO_Q, "a request, or a request for reports, needs ReplyToQ")
-
-
-def _within(value: int, lowest: int, highest: int) -> bool:
-    return lowest <= value <= highest
 
 
 def check_group_fields(md: MD, length: int, *, remote: bool, ordered: bool) -> None:

@@ -71,20 +71,6 @@ class Verdict(NamedTuple):
 Content: TypeAlias = "Callable[[int], bytes | bytearray | memoryview]"
 
 
-def judge_message(segments: Sequence[Segment], content: Content, limit: int | None = None) -> Verdict:
-    """Judge all segments with one GroupId and MsgSeqNumber.
-
-    ``content(index)`` returns the bytes of a segment; it is called only for segments that overlap. ``limit``: maximum
-    number of missing ranges. The order of segments does not matter. Takes O(n log n) for n segments, and time in
-    proportion to the bytes that occur more than once.
-    """
-    return _judge_message(_offsets(segments), range(len(segments)), segments, content, limit)
-
-
-def _offsets(segments: Sequence[Segment]) -> list[int]:
-    return [one.offset if one.flags & SEGMENT else 0 for one in segments]
-
-
 def _judge_message(
     offsets: Sequence[int],
     chosen: Iterable[int],
@@ -92,7 +78,10 @@ def _judge_message(
     content: Content,
     limit: int | None,
 ) -> Verdict:
-    """Judge the segments with the indices ``chosen``."""
+    """Judge the segments of one message, which have the indices ``chosen``.
+
+    Takes O(n log n) for n segments, and time in proportion to the bytes that occur more than once.
+    """
     order = sorted(chosen, key=offsets.__getitem__)
     message = Message(segments[order[0]].seq)
     starts: list[int] = []
@@ -136,11 +125,12 @@ def _judge_message(
 def judge(segments: Sequence[Segment], content: Content, limit: int | None = None) -> Verdict:
     """Judge all segments with one GroupId: a group, or logical messages outside groups.
 
-    Parameters are those of ``judge_message``; ``messages`` has a verdict on each message. The fault of a message is the
-    fault of its group. The reason is MQRC_INCOMPLETE_GROUP if messages are missing, MQRC_INCOMPLETE_MSG if only
-    segments are.
+    ``content(index)`` returns the bytes of a segment; it is called only for segments that overlap. ``limit``: maximum
+    number of missing ranges. The order of segments does not matter. ``messages`` has a verdict on each message. The
+    fault of a message is the fault of its group. The reason is MQRC_INCOMPLETE_GROUP if messages are missing,
+    MQRC_INCOMPLETE_MSG if only segments are.
     """
-    offsets = _offsets(segments)
+    offsets = [one.offset if one.flags & SEGMENT else 0 for one in segments]
     numbers: dict[int, list[int]] = {}
     flags: dict[tuple[int, int], None] = {}
     for index, one in enumerate(segments):
