@@ -22,8 +22,9 @@ from tests.host.hub_client import config, hub_of
 from tests.host.hub_storage import store_at
 from tests.host.mq_log import Log, logging_to
 from tests.host.mq_queue import ALL, queue_manager
+from tests.host.mq_recorder import Recorder
 from tests.host.mq_run import Run
-from tests.host.mq_uplink import fill, opened
+from tests.host.mq_uplink import fill, opened, queues
 
 
 @pytest.fixture
@@ -68,6 +69,12 @@ def outbox(tmp_path: Path) -> Iterator[Forward]:
     fill(found)
     yield found
     found.close()
+
+
+@pytest.fixture
+def recorder() -> Recorder:
+    """IBM's client with the queues of an uplink."""
+    return Recorder(queues())
 
 
 @pytest.fixture

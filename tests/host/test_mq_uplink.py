@@ -17,9 +17,10 @@ pytestmark = [pytest.mark.needs_ibmmq, pytest.mark.needs_cc]
 
 
 @pytest.mark.parametrize("config", [PLAIN, RECORDED], ids=["plain", "recorded"])
-def test_everything_arrives_whole_and_in_order(outbox: Forward, config: UplinkConfig) -> None:
+def test_everything_arrives_whole_and_in_order(
+    outbox: Forward, config: UplinkConfig, recorder: Recorder
+) -> None:
     sent = [stored.fields["MsgId"] for stored in outbox.batch(100, 1 << 20)]
-    recorder = Recorder(queues())
     uplink = run(outbox, config, recorder)
     found = recorder.queues["IN"].messages
     assert [message.data for message in found] == DATA
@@ -62,8 +63,7 @@ def test_pauses_grow_and_are_longer_when_somebody_has_to_do_something(outbox: Fo
     assert uplink._failures == 0
 
 
-def test_a_quiet_connection_is_given_up_until_it_is_needed(outbox: Forward) -> None:
-    recorder = Recorder(queues())
+def test_a_quiet_connection_is_given_up_until_it_is_needed(outbox: Forward, recorder: Recorder) -> None:
     now = [0.0]
     uplink = Uplink(PLAIN, outbox, clock=lambda: now[0])
     with recorder:
@@ -86,8 +86,7 @@ def test_a_quiet_connection_is_given_up_until_it_is_needed(outbox: Forward) -> N
     assert recorder.misuse == []
 
 
-def test_run_ends_when_it_is_told_to(outbox: Forward) -> None:
-    recorder = Recorder(queues())
+def test_run_ends_when_it_is_told_to(outbox: Forward, recorder: Recorder) -> None:
     waits: list[float] = []
 
     def wait(seconds: float) -> bool:
@@ -102,14 +101,13 @@ def test_run_ends_when_it_is_told_to(outbox: Forward) -> None:
     assert recorder.misuse == []
 
 
-def test_all_bits_of_flags_arrive(tmp_path: Path) -> None:
+def test_all_bits_of_flags_arrive(tmp_path: Path, recorder: Recorder) -> None:
     """Also the highest, which a queue manager accepts: in IBM's package the number is negative then."""
     flags = {"MsgFlags": 0x8000_0000 | CMQC.MQMF_LAST_MSG_IN_GROUP, "Report": 0x8000_0000}
     outbox = opened(tmp_path / "mq.db")
     with outbox.transaction():
         outbox.put(MD(Version=2, GroupId=b"G" * 24, **flags), b"flags")
         outbox.put(MD(Version=2), b"behind")
-    recorder = Recorder(queues())
     run(outbox, RECORDED, recorder)
     assert arrived(recorder) == [b"flags", b"behind"]
     md = recorder.queues["IN"].messages[0].md
@@ -118,12 +116,13 @@ def test_all_bits_of_flags_arrive(tmp_path: Path) -> None:
     outbox.close()
 
 
-def test_a_record_queue_that_is_not_used_any_more_keeps_no_connection(outbox: Forward) -> None:
+def test_a_record_queue_that_is_not_used_any_more_keeps_no_connection(
+    outbox: Forward, recorder: Recorder
+) -> None:
     """What was in doubt has gone again; only a record could say more of it."""
     outbox.state()
     outbox.number(4)
     outbox.prepare([message.token for message in outbox.batch(3, 1 << 20)])
-    recorder = Recorder(queues())
     now = [0.0]
     uplink = Uplink(PLAIN, outbox, clock=lambda: now[0])
     with recorder:
@@ -134,13 +133,12 @@ def test_a_record_queue_that_is_not_used_any_more_keeps_no_connection(outbox: Fo
     assert arrived(recorder) == DATA
 
 
-def test_what_has_expired_is_not_sent(tmp_path: Path) -> None:
+def test_what_has_expired_is_not_sent(tmp_path: Path, recorder: Recorder) -> None:
     outbox = opened(tmp_path / "mq.db")
     with outbox.transaction() as db:
         outbox.put(MD(Version=2, Expiry=1), b"soon gone")
         outbox.put(MD(Version=2, Expiry=36000), b"fresh")
         db.execute("UPDATE messages SET expires = expires - 1000")
-    recorder = Recorder(queues())
     steps(outbox, PLAIN, recorder, 5)
     (message,) = recorder.queues["IN"].messages
     assert message.data == b"fresh"
@@ -148,12 +146,11 @@ def test_what_has_expired_is_not_sent(tmp_path: Path) -> None:
     outbox.close()
 
 
-def test_what_is_damaged_is_passed_over(outbox: Forward) -> None:
+def test_what_is_damaged_is_passed_over(outbox: Forward, recorder: Recorder) -> None:
     second = outbox.batch(2, 1 << 20)[1]
     assert isinstance(second, Stored)
     with outbox.transaction() as db:
         db.execute("UPDATE messages SET body = ? WHERE id = ?", (b"xne", second.token))
-    recorder = Recorder(queues())
     steps(outbox, PLAIN, recorder, 8)
     assert arrived(recorder) == [data for data in DATA if data != b"one"]
 

@@ -3,7 +3,6 @@ and what is said when package or client are not there."""
 
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
@@ -148,16 +147,14 @@ def test_the_fields_are_those_that_ibms_package_has() -> None:
 # ---- without it ------------------------------------------------------------------------------------------------------
 
 
-def _load_in_a_process(*options: str, path: Path | None = None) -> str:
+def _load_in_a_process(before: str = "") -> str:
     """What ``load`` says in a process of its own, where nobody has put anything at the client's place."""
-    program = (
-        "import sys\nfrom headwater_host.exits import CommandError\nfrom headwater_host.mq.uplink import mqi\n"
+    program = before + (
+        "from headwater_host.exits import CommandError\nfrom headwater_host.mq.uplink import mqi\n"
         "try:\n    mqi.load()\nexcept CommandError as error:\n    print(error.code, error)\n"
     )
-    if path is not None:
-        program = f"import sys\nsys.path.insert(0, {str(path)!r})\n" + program
     done = subprocess.run(
-        [sys.executable, *options, "-c", program], capture_output=True, text=True, check=True, timeout=60
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60
     )
     return done.stdout
 
@@ -170,23 +167,13 @@ def test_the_package_is_there_and_the_client_is_not() -> None:
     assert "redistributable client" in said
 
 
-def test_the_package_is_not_there(tmp_path: Path) -> None:
+def test_the_package_is_not_there() -> None:
     # A finder that knows of no such package, in front of all others.
-    (tmp_path / "sitecustomize.py").write_text("")
     hide = (
         "import sys\nclass Hide:\n    @staticmethod\n    def find_spec(name, path=None, target=None):\n"
         "        if name == 'ibmmq':\n            raise ModuleNotFoundError(\"No module named 'ibmmq'\", name=name)\n"
         "sys.meta_path.insert(0, Hide)\n"
     )
-    (tmp_path / "hide.py").write_text(hide)
-    program = f"import sys\nsys.path.insert(0, {str(tmp_path)!r})\nimport hide\n" + (
-        "from headwater_host.exits import CommandError\nfrom headwater_host.mq.uplink import mqi\n"
-        "try:\n    mqi.load()\nexcept CommandError as error:\n    print(error.code, error)\n"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60
-    )
-    assert done.stdout.startswith(
-        "2 the uplink needs IBM's package ibmmq and IBM MQ's redistributable client: "
-    )
-    assert "pip install 'headwater[ibmmq]'" in done.stdout
+    said = _load_in_a_process(hide)
+    assert said.startswith("2 the uplink needs IBM's package ibmmq and IBM MQ's redistributable client: ")
+    assert "pip install 'headwater[ibmmq]'" in said

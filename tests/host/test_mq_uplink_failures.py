@@ -176,8 +176,9 @@ class Failing:
 
 @pytest.mark.parametrize("config", [PLAIN, RECORDED], ids=["plain", "recorded"])
 @pytest.mark.parametrize("name", ["batch", "settle", "prepare", "number", "state"])
-def test_a_file_in_trouble_costs_nothing(outbox: Forward, config: UplinkConfig, name: str) -> None:
-    recorder = Recorder(queues())
+def test_a_file_in_trouble_costs_nothing(
+    outbox: Forward, config: UplinkConfig, name: str, recorder: Recorder
+) -> None:
     broken = Failing(outbox, name)
     uplink = steps(broken, config, recorder, 60)
     assert arrived(recorder) == DATA

@@ -11,7 +11,7 @@ from headwater_host.mq.descriptors import MD
 from headwater_host.mq.uplink.uplink import Uplink, UplinkConfig
 from headwater_mq.forward import Forward, LocalQueue
 from tests.host.mq_recorder import Fault, Queue, Recorder
-from tests.host.mq_uplink import DATA, PLAIN, RECORDED, arrived, fill, opened, queues, run
+from tests.host.mq_uplink import DATA, PLAIN, RECORDED, arrived, fill, opened, run
 
 pytestmark = [pytest.mark.needs_ibmmq, pytest.mark.needs_cc]
 
@@ -33,9 +33,8 @@ def dead_letters(outbox: Forward) -> list[tuple[Any, bytes]]:
 
 @pytest.mark.parametrize("config", [PLAIN, RECORDED], ids=["plain", "recorded"])
 def test_what_will_never_be_taken_goes_to_the_dead_letter_queue(
-    outbox: Forward, config: UplinkConfig
+    outbox: Forward, config: UplinkConfig, recorder: Recorder
 ) -> None:
-    recorder = Recorder(queues())
     recorder.queues["IN"].length = 5
     uplink = run(outbox, config, recorder)
     assert arrived(recorder) == [data for data in DATA if len(data) <= 5]
@@ -58,8 +57,9 @@ def test_a_batch_of_nothing_else(outbox: Forward) -> None:
 
 
 @pytest.mark.parametrize("config", [PLAIN, RECORDED], ids=["plain", "recorded"])
-def test_a_full_queue_is_filled_again_when_there_is_room(outbox: Forward, config: UplinkConfig) -> None:
-    recorder = Recorder(queues())
+def test_a_full_queue_is_filled_again_when_there_is_room(
+    outbox: Forward, config: UplinkConfig, recorder: Recorder
+) -> None:
     target = recorder.queues["IN"]
     target.depth = 4
     taken: list[bytes] = []
@@ -98,9 +98,8 @@ def test_pauses_do_not_grow_while_the_queue_is_emptied(outbox: Forward) -> None:
 
 
 @pytest.mark.parametrize("most", [2, 3])
-def test_a_queue_manager_that_takes_few_at_a_time(outbox: Forward, most: int) -> None:
+def test_a_queue_manager_that_takes_few_at_a_time(outbox: Forward, most: int, recorder: Recorder) -> None:
     # With three it takes the messages, and not the record behind them.
-    recorder = Recorder(queues())
     puts: list[int] = []
 
     def limit(number: int, verb: str) -> Fault | None:
@@ -115,8 +114,9 @@ def test_a_queue_manager_that_takes_few_at_a_time(outbox: Forward, most: int) ->
 @pytest.mark.parametrize(
     "record, says", [(b"headwater 7", "says 7, the local queue 3"), (b"other", "not a record of headwater")]
 )
-def test_a_record_that_cannot_be_is_not_believed(outbox: Forward, record: bytes, says: str) -> None:
-    recorder = Recorder(queues())
+def test_a_record_that_cannot_be_is_not_believed(
+    outbox: Forward, record: bytes, says: str, recorder: Recorder
+) -> None:
     run(outbox, RECORDED, recorder)
     (message,) = recorder.queues["SYNC"].messages
     recorder.queues["SYNC"].messages = [message._replace(data=record)]
@@ -130,8 +130,7 @@ def test_a_record_that_cannot_be_is_not_believed(outbox: Forward, record: bytes,
     assert arrived(recorder) == DATA + DATA
 
 
-def test_a_record_that_is_gone_is_waited_for(outbox: Forward) -> None:
-    recorder = Recorder(queues())
+def test_a_record_that_is_gone_is_waited_for(outbox: Forward, recorder: Recorder) -> None:
     run(outbox, RECORDED, recorder)
     record = recorder.queues["SYNC"].messages.pop()
     fill(outbox)
@@ -143,13 +142,12 @@ def test_a_record_that_is_gone_is_waited_for(outbox: Forward) -> None:
     assert arrived(recorder) == DATA + DATA
 
 
-def test_no_room_in_the_dead_letter_queue_stops_the_uplink(tmp_path: Path) -> None:
+def test_no_room_in_the_dead_letter_queue_stops_the_uplink(tmp_path: Path, recorder: Recorder) -> None:
     outbox = opened(tmp_path / "mq.db", LocalQueue("EDGE", "DEAD", 8, 1 << 20, 64 << 20))
     fill(outbox)
     with outbox.transaction():
         for _ in range(8):
             outbox.set_aside(MD(Version=2), b"x", 1)
-    recorder = Recorder(queues())
     recorder.queues["IN"].length = 5
     uplink = Uplink(PLAIN, outbox)
     with recorder:

@@ -387,7 +387,7 @@ class QueueManager:
             row = (self.file.connection, handle, found.target, kind, output)
             db.execute("INSERT INTO opens VALUES (?, ?, ?, ?, ?)", row)
             if found.first != found.target:
-                # Nobody may delete the definition either.
+                # Keep the definition from being deleted as well.
                 row = (self.file.connection, -handle, found.first, kind, output)
                 db.execute("INSERT INTO opens VALUES (?, ?, ?, ?, ?)", row)
         return handle, found

@@ -125,7 +125,7 @@ def refused(
     original_length: int = HIGHEST,
     strict: bool = False,
 ) -> Fault | None:
-    """Return the first fault of a message by itself, or None; arguments as of ``checks``. A GroupId of None passes."""
+    """Return the first fault of a message by itself, or None. See ``checks``; a GroupId of None passes."""
     # The usual message: five times as fast as the checks.
     if (
         length
