@@ -159,13 +159,13 @@ class Pair5(Pair):
         assert self.up.messages == before + 4
 
     def large(self) -> None:
-        self.client.large, self.client.close_large = self.streaming
+        self.client.stream = self.streaming
         before = self.down.messages
         for _ in range(2):
             assert self.server.publish(TOPIC, LARGE, 1, False, self.properties) > 0
             self._settle()
         assert self.down.messages == before + 2
-        self.client.large, self.client.close_large = self.skipping
+        self.client.stream = None
 
     def refuse(self) -> None:
         client = self.client

@@ -4,7 +4,7 @@ from prove import prove
 
 from headwater.mqtt.client import Client
 from headwater.mqtt.manual_ack import ManualAck
-from headwater.mqtt.streaming import StreamedMessage
+from headwater.streaming import Stream
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -74,9 +74,7 @@ class Pair:
         self.client.on_delivered = self.up.on_delivered
         self.client.on_message = self.down.on_message
         self.server.on_delivered = self.down.on_delivered
-        self.skipping = client.large, client.large.close
-        streamed = StreamedMessage(self.down)
-        self.streaming = streamed, streamed.close
+        self.streaming = Stream(self.down)
         self._connect()
 
     def _connect(self) -> None:
@@ -140,14 +138,14 @@ class Pair:
         self._settle()
 
     def to_sink(self) -> None:
-        self.client.large, self.client.close_large = self.streaming
+        self.client.stream = self.streaming
         before = self.down.pieces
         assert self.server.publish(TOPIC, LARGE, 2) > 0
         self._settle()
         assert self.down.pieces == before + 1000
 
     def skipped(self) -> None:
-        self.client.large, self.client.close_large = self.skipping
+        self.client.stream = None
         before = self.client.skipped
         assert self.server.publish(TOPIC, LARGE, 1) > 0
         self._settle()

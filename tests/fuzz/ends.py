@@ -18,9 +18,9 @@ from headwater.mqtt.packets import Packet
 from headwater.mqtt.server import ServerSession
 from headwater.mqtt.server31 import ServerSession31
 from headwater.mqtt.session import ClientSession
-from headwater.mqtt.streaming import stream_to
 from headwater.mqtt.topic_aliases import IncomingAliases
 from headwater.reasons import REASONS
+from headwater.streaming import stream_to
 from headwater.types import Bytes
 from tests.fuzz import mqtt_reference as reference
 

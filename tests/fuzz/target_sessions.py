@@ -7,7 +7,7 @@ handshake; handlers raise), a byte that chooses the receive buffer and the piece
 from typing import Any
 
 from headwater.connection import CLOSING, ERROR, ONLINE
-from headwater.mqtt.streaming import stream_to
+from headwater.streaming import stream_to
 from tests.fuzz.ends import KINDS, SMALLEST_RX, Expected, Footprint, Kind, Watched, answers, begin
 
 NO_SINK, APPLICATION_ACKS, BEFORE_HANDSHAKE, RAISING = 1, 2, 4, 8

@@ -14,7 +14,7 @@ from headwater.mqtt.packets import Packet
 from headwater.mqtt.server import ServerSession
 from headwater.mqtt.server31 import ServerSession31
 from headwater.mqtt.session import ClientSession
-from headwater.mqtt.streaming import stream_to
+from headwater.streaming import stream_to
 from tests.fuzz.ends import KINDS, Kind, Raised, Watched
 from tests.fuzz.packets import damaged, sensible
 from tests.fuzz.target_sessions import session

@@ -70,7 +70,7 @@ def test_every_qos_there_and_back(board: Board, broker: tuple[str, int]) -> None
 
 LARGE = """
 from headwater.mqtt.client import Client
-from headwater.mqtt.streaming import stream_to
+from headwater.streaming import stream_to
 from headwater_board.tcp import Tcp
 
 class Sink:

@@ -15,9 +15,9 @@ from headwater.mqtt.client import Client
 from headwater.mqtt.manual_ack import ManualAck
 from headwater.mqtt.packets import Packet
 from headwater.mqtt.session import ClientSession
-from headwater.mqtt.streaming import stream_to
 from headwater.mqtt.v5 import ClientV5
 from headwater.mqtt.v31 import V31
+from headwater.streaming import stream_to
 from headwater.types import Bytes
 from tests.interop.dialer import SocketDialer
 from tools.broker import Broker, Mosquitto

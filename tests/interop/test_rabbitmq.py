@@ -16,7 +16,7 @@ import pytest
 
 from headwater import errors
 from headwater.errors import HeadwaterError
-from headwater.mqtt.streaming import stream_to
+from headwater.streaming import stream_to
 from headwater_host.client.mqtt import Client, SessionOptions, Will
 from headwater_host.errors import NotConnectedError, ProtocolError
 from tests.host.command import running

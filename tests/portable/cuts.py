@@ -9,8 +9,8 @@ from sessions import server5, session5, session31
 from headwater.mqtt.server import ServerSession
 from headwater.mqtt.server31 import ServerSession31
 from headwater.mqtt.session import ClientSession
-from headwater.mqtt.streaming import stream_to
 from headwater.mqtt.topic_aliases import IncomingAliases, OutgoingAliases
+from headwater.streaming import stream_to
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ from pipe import Line, packets, send
 from headwater import errors
 from headwater.connection import IDLE
 from headwater.mqtt.manual_ack import ManualAck
-from headwater.mqtt.streaming import stream_to
+from headwater.streaming import stream_to
 from headwater.wire import TICKS_MASK
 
 TYPE_CHECKING = False

@@ -8,8 +8,8 @@ from states5 import Ends5, client5, connack5, made
 from headwater import errors
 from headwater.connection import ERROR, ONLINE
 from headwater.mqtt import spec5
-from headwater.mqtt.streaming import stream_to
 from headwater.mqtt.topic_aliases import IncomingAliases, OutgoingAliases
+from headwater.streaming import stream_to
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

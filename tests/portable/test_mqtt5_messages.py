@@ -10,7 +10,7 @@ from headwater.connection import DONE, FIRST_REQUEST_ID, REL
 from headwater.mqtt import spec5
 from headwater.mqtt.manual_ack import ManualAck
 from headwater.mqtt.properties import PAIR, TABLE, find, skip
-from headwater.mqtt.streaming import stream_to
+from headwater.streaming import stream_to
 from headwater.wire import get_u16
 
 TYPE_CHECKING = False

@@ -28,7 +28,7 @@ from states5 import as5, text_in
 from headwater.connection import CLOSING, IDLE, ONLINE
 from headwater.mqtt import spec5
 from headwater.mqtt.properties import Properties
-from headwater.mqtt.streaming import stream_to
+from headwater.streaming import stream_to
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -95,7 +95,7 @@ def test_a_sink_is_told_of_every_cut() -> None:
     for k in range(LARGE + 60):
         e = ends(4, [Link(Wire(chunk=7, cut=k))], sinks=True)
         begun = [0]
-        sink = e.server.large.sink  # type: ignore[attr-defined]
+        sink = e.server.stream.sink  # type: ignore[union-attr]
         assert isinstance(sink, Sink)
 
         def on_cut(link: Link, sink: Sink = sink, begun: "list[int]" = begun) -> None:

@@ -6,7 +6,7 @@ from headwater.connection import CLOSING, CONNECTING, IDLE, ONLINE
 from headwater.errors import E_AGAIN
 from headwater.mqtt.manual_ack import ManualAck
 from headwater.mqtt.server import ServerSession
-from headwater.mqtt.streaming import stream_to
+from headwater.streaming import stream_to
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

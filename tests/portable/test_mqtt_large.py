@@ -9,7 +9,7 @@ from headwater.connection import ONLINE
 from headwater.mqtt.manual_ack import ManualAck
 from headwater.mqtt.server import ServerSession
 from headwater.mqtt.session import ClientSession
-from headwater.mqtt.streaming import stream_to
+from headwater.streaming import stream_to
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

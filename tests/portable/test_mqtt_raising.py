@@ -4,7 +4,7 @@ from pipe import Ends, Sink, again, small_ends
 
 from headwater.connection import IDLE, ONLINE
 from headwater.mqtt.manual_ack import ManualAck
-from headwater.mqtt.streaming import stream_to
+from headwater.streaming import stream_to
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -16,9 +16,9 @@ from headwater.connection import CLOSING, ERROR, ONLINE
 from headwater.mqtt import packets, spec
 from headwater.mqtt.server import ServerSession
 from headwater.mqtt.session import ClientSession
-from headwater.mqtt.streaming import stream_to
 from headwater.names5 import PROPERTIES
 from headwater.reasons import REASONS
+from headwater.streaming import stream_to
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

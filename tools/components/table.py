@@ -30,9 +30,9 @@ _MQTT = (
     "headwater.mqtt.backlog",
     "headwater.mqtt.spec",
     "headwater.mqtt.manual_ack",
-    "headwater.mqtt.streaming",
     "headwater.mqtt.topics",
     "headwater.reasons",
+    "headwater.streaming",
 )
 _FMQ = (
     "headwater.fmq.client",

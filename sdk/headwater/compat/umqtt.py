@@ -40,7 +40,7 @@ from headwater.errors import (
 )
 from headwater.mqtt.client import Client
 from headwater.mqtt.manual_ack import ManualAck
-from headwater.mqtt.streaming import stream_to
+from headwater.streaming import stream_to
 from headwater.wire import TICKS_MASK, const
 
 TYPE_CHECKING = False

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from headwater.mqtt.packets import Packet
-    from headwater.mqtt.session import LargeMessage, Session
+    from headwater.mqtt.session import Session
 
 #: What ``on_message`` returns for a message at QoS 1 or 2 that the application acknowledges later.
 KEEP = "keep"
@@ -88,20 +88,24 @@ class ManualAck:
         self._deliver(s.on_message, p, i, p.packet_id, self.automatic)
         return 0
 
-    def end_large(self, large: "LargeMessage") -> int:
-        """Take a message larger than the receive buffer, all of which has passed: 0 or E_RX_WINDOW."""
+    def end_large(self, end: "Callable[[bool], None] | None") -> int:
+        """Take a message larger than the receive buffer, all of which has passed: 0 or E_RX_WINDOW.
+
+        ``end`` tells the sink that has taken it.
+        """
         i = _QOS_1
-        if large.qos == 2:
-            i = self._open(large.packet_id)
+        s = self.session
+        if s.large_qos == 2:
+            i = self._open(s.large_id)
             if i == REPETITION:
                 return 0
             if i < 0:
                 if not self.leaves():
                     return i
-                large.close(False)
+                if end is not None:
+                    end(False)
                 return 0
-        answer = self.automatic or not large.streaming
-        self._deliver(self.session.close_large, True, i, large.packet_id, answer)
+        self._deliver(end, True, i, s.large_id, self.automatic or end is None)
         return 0
 
     def leaves(self) -> bool:

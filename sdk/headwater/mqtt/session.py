@@ -71,6 +71,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
+    from headwater.streaming import Stream
     from headwater.types import Bytes, NameCheck, Outbox
 
 #: The packet types that may arrive, a bit each, by state: at a client, and at a server.
@@ -138,33 +139,6 @@ _GENERATIONS = const(31)
 _NO_WILL: "tuple[Bytes | None, Bytes, int, bool]" = (None, b"", 0, False)
 
 
-class LargeMessage:
-    """A PUBLISH larger than the receive buffer that is passing, and is skipped. ``streaming`` derives from this class.
-
-    Fixed header and topic are held if they fit. A message whose topic does not fit cannot be delivered, but its packet
-    identifier is read, so that it can be acknowledged.
-    """
-
-    #: Whether a sink takes the message.
-    streaming = False
-
-    def __init__(self) -> None:
-        #: How many bytes are still to arrive, and how many of them are of a topic that does not fit.
-        self.left = self.head = 0
-        #: Its QoS, 0 also if it is not to be acknowledged.
-        self.qos = self.packet_id = 0
-
-    def offer(self, p: Packet) -> bool:
-        """Offer the message to a sink: whether it takes it."""
-        return False
-
-    def write(self, buf: "Bytes", at: int, n: int) -> None:
-        """Pass on ``n`` bytes of the payload."""
-
-    def close(self, complete: bool) -> None:
-        """Tell the sink that its message has ended."""
-
-
 class Session(Endpoint):
     """One end of a connection: ``ClientSession`` or ``server.ServerSession``.
 
@@ -174,7 +148,7 @@ class Session(Endpoint):
     the next ``feed(0)`` continues behind the message.
 
     Messages larger than the receive buffer are skipped: acknowledged, counted in ``skipped``, not delivered. With
-    ``headwater.mqtt.streaming`` they go to a sink, in pieces.
+    ``headwater.streaming`` they go to a sink, in pieces.
 
     ``on_delivered(packet_id)`` is called when a message of ours at QoS 1 or 2 has been acknowledged to its
     end.
@@ -240,9 +214,11 @@ class Session(Endpoint):
         #: Which of them this connection has opened, a byte each, and how many.
         self.opened_now = bytearray(receive_window)
         self.qos2_opened = 0
-        #: The message larger than the receive buffer that is passing; and its ``close``, bound once.
-        self.large = LargeMessage()
-        self.close_large: Callable[[bool], None] = self.large.close
+        #: Passes messages larger than the receive buffer to a sink.
+        self.stream: Stream | None = None
+        # The large message under way: bytes still to come, how many of them are of a topic that does not fit; QoS, 0
+        # also if it is not to be acknowledged; packet identifier.
+        self.large_left = self.large_head = self.large_qos = self.large_id = 0
         # The packet types that may arrive, by state, and the function that handles each type.
         self.takes: tuple[int, ...] = (0, 0, 0, 0, 0)
         self.handlers: tuple[Callable[[Any, Any], int], ...] = ()
@@ -280,9 +256,10 @@ class Session(Endpoint):
         super()._stop()
         self.stalled = self.feeding = False
         self.ready = NO_TOPIC
-        self.large.left = self.large.head = 0
-        # Last, because the sink may raise.
-        self.large.close(False)
+        self.large_left = self.large_head = 0
+        if self.stream is not None:
+            # Last, because the sink may raise.
+            self.stream.close(False)
 
     def resume(self, session_present: bool) -> None:
         """Retransmit everything unacknowledged (4.4), PUBREL first, and either in its order; new messages follow.
@@ -657,7 +634,7 @@ def take_packets(s: Session, i: int, end: int) -> int:
     A board's throughput is decided here. Returns the offset reached: that of a packet that has to wait for bytes or for
     room to answer it; negative when the connection has ended.
     """
-    if s.large.left:
+    if s.large_left:
         return _go_on_large(s, i, end)
     if not s.takes[s.state] & _TAKES_PUBLISH:
         return _packet(s, i, end)
@@ -730,7 +707,6 @@ def _begin_large(s: Session, i: int, end: int) -> int:
     """As ``_packet``, for one larger than the receive buffer, even if all of it has arrived: what becomes of a packet
     does not depend on how it arrives."""
     p = s.packet
-    large = s.large
     if p.head >> 4 != _PUBLISH:
         return s.fail(errors.E_RX_TOO_LARGE)
     at = s._payload_begins(i, end)
@@ -741,9 +717,9 @@ def _begin_large(s: Session, i: int, end: int) -> int:
         at = p.body + 2
         p.packet_id = 0
         p.topic_at = p.topic_end = at
-        large.head = p.buf[at - 2] << 8 | p.buf[at - 1]
+        s.large_head = p.buf[at - 2] << 8 | p.buf[at - 1]
         if p.head & 6:
-            large.head += 2
+            s.large_head += 2
     elif at > end:
         return i
     else:
@@ -751,9 +727,9 @@ def _begin_large(s: Session, i: int, end: int) -> int:
         if bad:
             return s.fail(bad)
     s.rx.start = at
-    large.left = p.end - at
-    large.qos = p.qos()
-    large.packet_id = p.packet_id
+    s.large_left = p.end - at
+    s.large_qos = p.qos()
+    s.large_id = p.packet_id
     if p.head & 4 and p.packet_id:
         if s.version is not None:
             s.version.opening(p.packet_id)
@@ -763,64 +739,74 @@ def _begin_large(s: Session, i: int, end: int) -> int:
             if s.acks is None or not s.acks.leaves():
                 return s.fail(errors.E_RX_WINDOW)
             # It passes, unacknowledged.
-            large.qos = 0
+            s.large_qos = 0
             return at
+    # Nothing is acknowledged if the sink raises.
+    s.large_qos = 0
+    stream = s.stream
     epoch = s.epoch
-    if fits and large.offer(p):
-        if s.epoch != epoch:
-            # The sink has ended the connection.
-            large.close(False)
-    elif s.epoch == epoch:
+    fits = fits and stream is not None and stream.open(p, s.large_left)
+    if s.epoch != epoch:
+        # The sink has ended the connection.
+        if stream is not None:
+            stream.close(False)
+        return -1
+    if not fits:
         s.skipped += 1
+    s.large_qos = p.qos()
     return at
 
 
 def _go_on_large(s: Session, i: int, end: int) -> int:
     """Pass on what has arrived of the large message: the offset reached, or negative if the connection is over."""
-    large = s.large
-    if end - i >= large.left and s.tx_size - s.tx_end < _ACK_SIZE:
+    if end - i >= s.large_left and s.tx_size - s.tx_end < _ACK_SIZE:
         s.stalled = True
         return i
     buf = s.rx.buf
-    while large.head and i < end:
+    while s.large_head and i < end:
         # A topic that did not fit: what counts is its last two bytes, which are the packet identifier.
-        large.packet_id = (large.packet_id << 8 | buf[i]) & 0xFFFF
-        large.head -= 1
-        large.left -= 1
+        s.large_id = (s.large_id << 8 | buf[i]) & 0xFFFF
+        s.large_head -= 1
+        s.large_left -= 1
         i += 1
-        if large.qos and not (large.head or large.packet_id):
+        if s.large_qos and not (s.large_head or s.large_id):
             return s.fail(errors.E_PACKET_ID)
-    n = min(large.left, end - i)
-    large.left -= n
+    n = min(s.large_left, end - i)
+    s.large_left -= n
     i += n
     s.rx.start = i
-    if n and large.streaming:
+    if n and s.stream is not None and s.stream.streaming:
         epoch = s.epoch
-        large.write(buf, i - n, n)
+        qos = s.large_qos
+        # Nothing is acknowledged if the sink raises.
+        s.large_qos = 0
+        s.stream.write(buf, i - n, n)
         if s.epoch != epoch:
             return -1
-    if large.left == 0 and _end_large(s):
+        s.large_qos = qos
+    if s.large_left == 0 and _end_large(s):
         return s.fail(errors.E_RX_WINDOW)
     return i
 
 
 def _end_large(s: Session) -> int:
     """All of the large message has passed: 0 or E_RX_WINDOW."""
-    large = s.large
+    end = s.stream.end if s.stream is not None and s.stream.streaming else None
     i = -1
-    if large.qos == 0:
-        large.close(True)
+    if s.large_qos == 0:
+        if end is not None:
+            end(True)
         return 0
     if s.acks is not None:
-        return s.acks.end_large(large)  # type: ignore[no-any-return]
-    if large.qos == 2:
-        i = s.open_qos2(large.packet_id)
+        return s.acks.end_large(end)  # type: ignore[no-any-return]
+    if s.large_qos == 2:
+        i = s.open_qos2(s.large_id)
         if i == REPETITION:
-            put_ack(s, _PUBREC, large.packet_id)
+            put_ack(s, _PUBREC, s.large_id)
             return 0
         if i < 0:
             return i
-    deliver(s, s.close_large, True, i, large.packet_id)
+    deliver(s, end, True, i, s.large_id)
     return 0
 
 

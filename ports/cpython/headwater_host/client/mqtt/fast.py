@@ -120,7 +120,7 @@ class FastPath:
             end - i >= _ACK_SIZE
             and end <= _COPY
             and _WAYS[s.rx.buf[i]]
-            and not s.large.left
+            and not s.large_left
             and s.takes[s.state] & _PUBLISH_BIT
             and s.packet.short
         ):

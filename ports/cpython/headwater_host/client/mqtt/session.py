@@ -15,10 +15,10 @@ from headwater.mqtt.packets import Packet, publish_size
 from headwater.mqtt.properties import Packet5
 from headwater.mqtt.server import ServerSession
 from headwater.mqtt.session import DELIVERY, ClientSession
-from headwater.mqtt.streaming import StreamedMessage, stream_to
 from headwater.mqtt.v5 import ClientV5
 from headwater.mqtt.v31 import V31
 from headwater.reasons import REASONS
+from headwater.streaming import stream_to
 from headwater.types import Sink
 from headwater.wire import put_varint, varint_size
 from headwater_host.client.connection import Chunks
@@ -165,7 +165,7 @@ class HostClientSession(ClientSession):
     @property
     def sink(self) -> "Sink[Packet] | None":
         """The sink of messages larger than the receive buffer."""
-        return self.large.sink if isinstance(self.large, StreamedMessage) else None
+        return self.stream.sink if self.stream is not None else None
 
     @sink.setter
     def sink(self, sink: "Sink[Packet] | None") -> None:
