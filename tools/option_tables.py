@@ -1,6 +1,7 @@
 """Write the documentation's lists of commands, options and configuration keys from the code."""
 
 import argparse
+import re
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 
@@ -95,10 +96,12 @@ def command_table() -> str:
 
 
 def key_list(keys: Mapping[str, Key]) -> str:
-    """List the keys of a configuration table."""
-    return "".join(
-        f"- `{name}`: {key.meaning}{'; required' * key.required} ({key.what})\n" for name, key in keys.items()
-    )
+    """List the keys of a configuration table, with the values that have limits."""
+    lines = []
+    for name, key in keys.items():
+        values = f" ({key.what})" if re.search(r"[\d\"]", key.what) else ""
+        lines.append(f"- `{name}`: {key.meaning}{'; required' * key.required}{values}\n")
+    return "".join(lines)
 
 
 def statistics_list(fields: Mapping[str, str]) -> str:
