@@ -35,6 +35,9 @@ class Line:
         self._tx = bytearray(4096)
         self._at = self._end = 0
 
+    def begin(self, now: int) -> None:
+        pass
+
     def readinto(self, buf: "bytearray | memoryview", n: int) -> "int | None":
         if n > self._end - self._at:
             n = self._end - self._at

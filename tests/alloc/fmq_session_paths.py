@@ -10,6 +10,7 @@
 # frames: publish again after a cut at PUBREL, against a full transport
 """FMQ's client over memory, with a hub that answers at once: every path that runs after connecting."""
 
+from dialers import Dialer
 from fmq_line import SUBSCRIPTION, TIME, Line, made
 from prove import prove, prove_session
 
@@ -39,21 +40,6 @@ PINGED = made(0xC0, PING)
 CONSUMED = made(0xB0, IDENT, SUBSCRIPTION, None, (), PAYLOAD)
 LARGE_1 = made(0x32, IDENT, TOPIC, (), LARGE)
 LARGE_2 = made(0x34, IDENT, TOPIC, (), LARGE)
-
-
-class Dialer:
-    def __init__(self, line: Line):
-        self.line = line
-        self.now = 0
-
-    def open(self) -> Line:
-        return self.line
-
-    def ticks_ms(self) -> int:
-        return self.now
-
-    def wait(self, ms: int) -> None:
-        self.now += ms
 
 
 class On:
@@ -112,20 +98,11 @@ class On:
             assert self.client.poll() == 0
         assert self.session.outbox.count == 0
 
-    def _publish(self, qos: int) -> None:
+    def publish(self, qos: int) -> None:
         before = self.delivered
         assert self.client.publish(TOPIC, PAYLOAD, qos) >= 0
         self._settle()
         assert self.delivered == before + (1 if qos else 0)
-
-    def publish_0(self) -> None:
-        self._publish(0)
-
-    def publish_1(self) -> None:
-        self._publish(1)
-
-    def publish_2(self) -> None:
-        self._publish(2)
 
     def tags(self) -> None:
         assert self.client.publish(TOPIC, PAYLOAD, 1, True, TAGS) > 0
@@ -144,19 +121,16 @@ class On:
         assert self.messages == before + 1
         assert self.line.answers == answered + answers
 
-    def receive_0(self) -> None:
-        self._take(PUBLISHED[0])
-
-    def receive_1(self) -> None:
-        self._take(PUBLISHED[1], 1)
-
-    def receive_2(self) -> None:
+    def receive(self, qos: int) -> None:
+        if qos < 2:
+            return self._take(PUBLISHED[qos], qos)
         # A PUBREC is answered with PUBCOMP by this hub, which is a stray: PUBREL is this one.
         before = self.messages
         self.line.give(PUBLISHED[2])
         self.line.give(PUBREL)
         self._settle()
         assert self.messages == before + 1
+        return None
 
     def repetition(self) -> None:
         before = self.session.duplicates

@@ -4,6 +4,7 @@
 # frames: through mqtt at qos 0, through mqtt at qos 1, through mqtt at qos 2, through fmq
 """Segmenting: messages from their beginning to their end; and through clients with room for a few segments."""
 
+from dialers import Dialer
 from fmq_line import Line
 from pairs import OnLine
 from prove import prove
@@ -65,23 +66,6 @@ class Taker:
 
     def wait(self, ms: int) -> int:
         return 0
-
-
-class Dialer:
-    """A dialer to a hub that answers at once."""
-
-    def __init__(self) -> None:
-        self.line = Line()
-        self.now = 0
-
-    def open(self) -> Line:
-        return self.line
-
-    def ticks_ms(self) -> int:
-        return self.now
-
-    def wait(self, ms: int) -> None:
-        self.now += ms
 
 
 class On:
@@ -213,7 +197,7 @@ def prove_clients() -> None:
         on.qos = qos
         prove("through mqtt at qos %d" % qos, on.unknown, 20)
     client = FmqClient(
-        Dialer(), b"board", clean_start=False, keep_alive=0, tx_size=256, outbox_size=512, slots=4
+        Dialer(Line()), b"board", clean_start=False, keep_alive=0, tx_size=256, outbox_size=512, slots=4
     )
     client.connect()
     prove("through fmq", On(client).unknown, 20)

@@ -10,22 +10,23 @@ The dialer allocates nothing here: its transport is always the same, and its met
 says so by an exception, which costs what exceptions cost; here nobody answers instead.
 """
 
+from dialers import PollDialer
+from keepers import PAYLOAD, TOPIC, Kept, prove_offline, prove_online
+from pairs import Line
 from prove import prove
 
-from headwater import errors
 from headwater.mqtt import packets_server
 from headwater.mqtt.backlog import Backlog
 from headwater.mqtt.client import Client
-from headwater.mqtt.keeper import CONNECTING, ONLINE, PAUSE, Keeper
+from headwater.mqtt.keeper import Keeper
 from headwater.mqtt.server import ServerSession
+from headwater.reconnect import ONLINE, PAUSE
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from headwater.mqtt.packets import Packet
     from headwater.types import Bytes
 
-TOPIC = b"board/telemetry"
-PAYLOAD = b"0123456789abcdef"
 GRANTED = b"\x01"
 
 
@@ -40,193 +41,73 @@ class Server(ServerSession):
         return 0
 
 
-class Site:
-    """A dialer and its transport in one, to a server session that answers at once."""
+server = Server(rx_size=512, tx_size=512, outbox_size=512, slots=4)
+line = Line(server)
+dialer = PollDialer(line)
+client = Client(dialer, b"board", clean_start=False, slots=4)
+keeper = Keeper(client)
 
+
+class On(Kept):
     def __init__(self) -> None:
-        self.server = Server(rx_size=512, tx_size=512, outbox_size=512, slots=4)
-        self.readinto = self.read_at_once
-        self.write = self.write_at_once
-        self.now = 0
-        self.slow = False
-        self.broken = False
-
-    def ticks_ms(self) -> int:
-        return self.now
-
-    def wait(self, ms: int) -> None:
-        self.now += ms
-
-    def ready(self) -> bool:
-        return not self.slow
-
-    def hang_up(self) -> None:
-        pass
-
-    def open(self) -> "Site":
-        self.broken = False
-        self.server.listen(self.now)
-        return self
-
-    def read_at_once(self, buf: "bytearray | memoryview", n: int) -> "int | None":
-        if self.broken:
-            return 0
-        server = self.server
-        k = server.out()
-        if k <= 0:
-            return None
-        if k > n:
-            k = n
-        source = server.out_buf
-        at = server.out_at
-        for i in range(k):
-            buf[i] = source[at + i]
-        server.sent(k)
-        return k
-
-    def write_at_once(self, buf: "Bytes", off: int, n: int) -> "int | None":
-        server = self.server
-        k = server.rx.window()
-        if n > k:
-            n = k
-        view = server.rx.view
-        for i in range(n):
-            view[i] = buf[off + i]
-        assert server.feed(n) == 0
-        return n
-
-    def close(self) -> None:
-        self.server.lost()
-
-
-class Count:
-    def __init__(self) -> None:
-        self.delivered = 0
+        Kept.__init__(self, dialer, client, keeper)
         self.answers = 0
-        self.changes = 0
+        keeper.on_answer = self._on_answer
+        keeper.on_online = keeper.on_offline = self._on_change
 
-    def on_delivered(self, packet_id: int) -> None:
-        self.delivered += 1
-
-    def on_answer(self, topic_filter: "Bytes", code: int) -> None:
+    def _on_answer(self, topic_filter: "Bytes", code: int) -> None:
         self.answers += 1
 
-    def on_change(self, what: object) -> None:
-        self.changes += 1
+    def _on_change(self, what: object) -> None:
+        pass
+
+    def _settle(self) -> None:
+        while keeper.waiting() or server.out() > 0:
+            assert keeper.poll() == 0
+
+    def lost(self) -> None:
+        line.broken = True
+        self._until(PAUSE)
+        assert keeper.publish(TOPIC, PAYLOAD, 2) > 0
+        self._until(ONLINE)
+        self._settle()
+
+    def forgotten(self) -> None:
+        before = server.subscriptions
+        answers = self.answers
+        server.has_session = False
+        self.lost()
+        self._settle()
+        self.idle()
+        assert server.subscriptions == before + 2
+        assert self.answers == answers + 2
+
+    def subscribes(self) -> None:
+        answers = self.answers
+        assert keeper.subscribe(b"all/#", 1) == 0
+        self.idle()
+        self._settle()
+        self.idle()
+        assert self.answers == answers + 1
+
+    def dropped(self) -> None:
+        before = backlog.dropped
+        for _ in range(8):
+            assert keeper.publish(TOPIC, PAYLOAD, 1) == 0
+        assert keeper.publish(TOPIC, PAYLOAD, 0) == 0
+        assert backlog.dropped > before
 
 
-site = Site()
-client = Client(site, b"board", clean_start=False, slots=4)
-keeper = Keeper(client)
-count = Count()
-keeper.on_delivered = count.on_delivered
-keeper.on_answer = count.on_answer
-keeper.on_online = keeper.on_offline = count.on_change
+on = On()
 keeper.subscribe(b"board/commands", 1)
 keeper.subscribe(b"all/#", 2)
-
-
-def until(state: int) -> None:
-    while keeper.state != state:
-        assert keeper.poll() == 0
-        site.now += 100
-
-
-def settle() -> None:
-    while keeper.waiting() or site.server.out() > 0:
-        assert keeper.poll() == 0
-
-
-keeper.start()
-until(ONLINE)
-settle()
-
-
-def idle() -> None:
-    site.now += 1000
-    assert keeper.poll() == 0
-
-
-def publish_0() -> None:
-    assert keeper.publish(TOPIC, PAYLOAD) == 0
-
-
-def publish_1() -> None:
-    before = count.delivered
-    assert keeper.publish(TOPIC, PAYLOAD, 1) > 0
-    settle()
-    assert count.delivered == before + 1
-
-
-def lost() -> None:
-    site.broken = True
-    until(PAUSE)
-    assert keeper.publish(TOPIC, PAYLOAD, 2) > 0
-    until(ONLINE)
-    settle()
-
-
-def forgotten() -> None:
-    before = site.server.subscriptions
-    answers = count.answers
-    site.server.has_session = False
-    lost()
-    settle()
-    idle()
-    assert site.server.subscriptions == before + 2
-    assert count.answers == answers + 2
-
-
-def subscribes() -> None:
-    answers = count.answers
-    assert keeper.subscribe(b"all/#", 1) == 0
-    idle()
-    settle()
-    idle()
-    assert count.answers == answers + 1
-
-
-def nobody() -> None:
-    """An attempt that comes to nothing, and the pause behind it."""
-    until(CONNECTING)
-    until(PAUSE)
-
-
-prove("keeper idle", idle)
-prove("keeper publish qos 0", publish_0)
-prove("keeper publish qos 1", publish_1)
-prove("keeper subscribes", subscribes)
-prove("a connection is lost and kept", lost)
-prove("a session is lost and its subscriptions come back", forgotten)
-
-site.broken = site.slow = True
-until(PAUSE)
-prove("nobody answers", nobody, 20)
-
-
-def offline() -> None:
-    assert keeper.publish(TOPIC, PAYLOAD) == errors.E_OFFLINE
-    assert keeper.publish(TOPIC, PAYLOAD, 1) > 0
-    client.session.outbox.clear()
-
-
-def full() -> None:
-    while keeper.publish(TOPIC, PAYLOAD, 1) > 0:
-        pass
-    assert keeper.publish(TOPIC, PAYLOAD, 1) == errors.E_WINDOW
-
-
-prove("publish while offline", offline)
-prove("refused by a full outbox", full)
+on._start()
+prove_online(on)
+prove("keeper subscribes", on.subscribes)
+prove("a connection is lost and kept", on.lost)
+prove("a session is lost and its subscriptions come back", on.forgotten)
+line.broken = dialer.slow = True
+on._until(PAUSE)
+prove_offline(on)
 backlog = keeper.backlog = Backlog(200, 8)
-
-
-def dropped() -> None:
-    before = backlog.dropped
-    for _ in range(8):
-        assert keeper.publish(TOPIC, PAYLOAD, 1) == 0
-    assert keeper.publish(TOPIC, PAYLOAD, 0) == 0
-    assert backlog.dropped > before
-
-
-prove("the oldest of the backlog are dropped", dropped)
+prove("the oldest of the backlog are dropped", on.dropped)

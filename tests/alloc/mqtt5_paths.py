@@ -21,11 +21,10 @@
 """MQTT 5.0, at every QoS: what holds at 3.1.1, and with properties, topic aliases and reason codes."""
 
 from pairs import LARGE, PAYLOAD, TOPIC, OnLine, Pair, prove_client
-from prove import prove, prove_session
+from prove import With, prove, prove_session
 
 from headwater.errors import E_LIMIT, E_TOO_LARGE, E_TYPE
 from headwater.mqtt import spec5
-from headwater.mqtt.manual_ack import ManualAck
 from headwater.mqtt.properties import Properties, find
 from headwater.mqtt.server import ServerSession
 from headwater.mqtt.server5 import ServerV5
@@ -127,23 +126,11 @@ class Pair5(Pair):
         assert self.tagged == before + times
         assert self.client.outbox.count == self.server.outbox.count == 0
 
-    def up_0(self) -> None:
-        self._both(True, 0)
+    def tagged_up(self, qos: int) -> None:
+        self._both(True, qos)
 
-    def up_1(self) -> None:
-        self._both(True, 1)
-
-    def up_2(self) -> None:
-        self._both(True, 2)
-
-    def down_0(self) -> None:
-        self._both(False, 0)
-
-    def down_1(self) -> None:
-        self._both(False, 1)
-
-    def down_2(self) -> None:
-        self._both(False, 2)
+    def tagged_down(self, qos: int) -> None:
+        self._both(False, qos)
 
     def set_anew(self) -> None:
         assert self.block.set(spec5.CORRELATION_DATA, TAG) == 0
@@ -168,8 +155,7 @@ class Pair5(Pair):
         self.client.stream = None
 
     def refuse(self) -> None:
-        client = self.client
-        ManualAck(client)
+        client = self._by_hand()
         for qos in (1, 2):
             packet_id = self.server.publish(TOPIC, PAYLOAD, qos)
             self._settle()
@@ -216,20 +202,17 @@ prove_client(
     )
 )
 plain = Pair5(False)
-prove("properties up at qos 0", plain.up_0)
-prove("properties up at qos 1", plain.up_1)
-prove("properties up at qos 2", plain.up_2)
-prove("properties down at qos 0", plain.down_0)
-prove("properties down at qos 1", plain.down_1)
-prove("properties down at qos 2", plain.down_2)
+for qos in (0, 1, 2):
+    prove("properties up at qos %d" % qos, With(plain.tagged_up, qos).call)
+    prove("properties down at qos %d" % qos, With(plain.tagged_down, qos).call)
 prove("properties set anew", plain.set_anew)
 prove("refused by the application", plain.refuse)
 prove("an id that is not known", plain.unknown_id)
 prove("more than the server takes", plain.too_much)
 prove("the last word", plain.last_word)
 aliased = Pair5(True)
-prove("aliases up", aliased.publish_0)
-prove("aliases up with properties", aliased.up_0)
-prove("aliases down", aliased.down_0)
+prove("aliases up", With(aliased.publish, 0).call)
+prove("aliases up with properties", With(aliased.tagged_up, 0).call)
+prove("aliases down", With(aliased.tagged_down, 0).call)
 prove("aliases of two topics in turn", aliased.two_topics)
 prove("large message with properties and an alias", aliased.large, 20)

@@ -1,5 +1,6 @@
 """A client and a server back to back over memory, of any version: every path that runs after construction."""
 
+from dialers import Dialer
 from prove import prove
 
 from headwater.mqtt.client import Client
@@ -93,37 +94,19 @@ class Pair:
         self.client.lost()
         self.server.lost()
 
-    def _publish(self, qos: int) -> None:
+    def publish(self, qos: int) -> None:
         before = self.up.messages
         assert self.client.publish(TOPIC, PAYLOAD, qos) >= 0
         self._settle()
         assert self.up.messages == before + 1
         assert self.client.outbox.count == 0
 
-    def _receive(self, qos: int) -> None:
+    def receive(self, qos: int) -> None:
         before = self.down.messages
         assert self.server.publish(TOPIC, PAYLOAD, qos) >= 0
         self._settle()
         assert self.down.messages == before + 1
         assert self.server.outbox.count == 0
-
-    def publish_0(self) -> None:
-        self._publish(0)
-
-    def publish_1(self) -> None:
-        self._publish(1)
-
-    def publish_2(self) -> None:
-        self._publish(2)
-
-    def receive_0(self) -> None:
-        self._receive(0)
-
-    def receive_1(self) -> None:
-        self._receive(1)
-
-    def receive_2(self) -> None:
-        self._receive(2)
 
     def poll(self) -> None:
         self.now += 1
@@ -152,9 +135,15 @@ class Pair:
         assert self.client.skipped == before + 1
         assert self.server.outbox.count == 0
 
+    def _by_hand(self) -> "ClientSession":
+        """The client, which leaves acknowledgements to the application; the part is attached by the first call."""
+        if self.client.acks is None:
+            ManualAck(self.client)
+        self.client.acks.automatic = False
+        return self.client
+
     def acknowledged(self) -> None:
-        client = self.client
-        ManualAck(client)
+        client = self._by_hand()
         packet_id = self.server.publish(TOPIC, PAYLOAD, 2)
         self._settle()
         assert client.acks.acknowledge(packet_id, 2, client.epoch) == 0
@@ -211,13 +200,23 @@ class Pair:
 
 
 class Line:
-    """A transport to a server session that answers at once; ``room`` is how much it takes."""
+    """A transport to a server session that answers at once; ``room`` is how much it takes; ``broken``: it is closed."""
 
     def __init__(self, server: "ServerSession") -> None:
         self.server = server
         self.room = 1 << 20
+        self.broken = False
+        # Bound once, because binding allocates.
+        self.readinto = self._read
+        self.write = self._write
 
-    def readinto(self, buf: "bytearray | memoryview", n: int) -> "int | None":
+    def begin(self, now: int) -> None:
+        self.broken = False
+        self.server.listen(now)
+
+    def _read(self, buf: "bytearray | memoryview", n: int) -> "int | None":
+        if self.broken:
+            return 0
         server = self.server
         k = server.out()
         if k <= 0:
@@ -231,7 +230,7 @@ class Line:
         server.sent(k)
         return k
 
-    def write(self, buf: "Bytes", off: int, n: int) -> "int | None":
+    def _write(self, buf: "Bytes", off: int, n: int) -> "int | None":
         if n > self.room:
             n = self.room
         if n == 0:
@@ -250,28 +249,12 @@ class Line:
         self.server.lost()
 
 
-class LineDialer:
-    def __init__(self, line: Line):
-        self.line = line
-        self.now = 0
-
-    def open(self) -> Line:
-        self.line.server.listen(0)
-        return self.line
-
-    def ticks_ms(self) -> int:
-        return self.now
-
-    def wait(self, ms: int) -> None:
-        self.now += ms
-
-
 class OnLine:
     """A client over a line."""
 
     def __init__(self, session: "ClientSession", server: "ServerSession") -> None:
         self.line = Line(server)
-        self.client = Client(LineDialer(self.line), session=session)
+        self.client = Client(Dialer(self.line), session=session)
         self.client.connect()
         self.got = Counter()
         self.client.on_message = self.got.on_message
