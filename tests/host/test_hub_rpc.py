@@ -194,7 +194,7 @@ async def test_a_responder_that_is_gone(hub: Hub) -> None:
 @pytest.mark.settings(clients=ClientLimits(rpc=0.2))
 async def test_a_responder_that_is_too_slow(hub: Hub) -> None:
     responder, caller, ident = await open_call(hub)
-    assert await refusal(caller, ident) == (0x83, "no answer has come in time")
+    assert await refusal(caller, ident) == (0x83, "the answer did not arrive in time")
     # Its late answer is refused, at every QoS, and it is asked again.
     for qos in (0, 1, 2):
         assert (await refusal(responder, reply(responder, ident, b"late", qos)))[0] == 0x10

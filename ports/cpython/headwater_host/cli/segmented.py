@@ -17,9 +17,9 @@ _UTF_8 = 1208
 
 
 def payloads(args: argparse.Namespace) -> Iterator[bytes]:
-    """What is to be published. Raises CommandError, also later: for a file that cannot be read, or that changes.
+    """Yield the payloads to publish. Raises CommandError for a file that cannot be read or that changes.
 
-    Of a file whose length is known the first is read at once: what can be wrong with it is said before anything leaves.
+    If the length of the file is known, the first segment is read at once, so that its errors precede any message.
     """
     file, name = _opened(args)
     made = _whole(file, name, args)
@@ -36,17 +36,17 @@ def _opened(args: argparse.Namespace) -> tuple[io.FileIO, str]:
 
 
 def _length(found: os.stat_result) -> int | None:
-    """How many bytes a file has; None when nobody knows: of a pipe, and of files that a system makes up."""
+    """Return the size of a file; None for pipes and for files that the system generates."""
     return found.st_size or None if stat.S_ISREG(found.st_mode) else None
 
 
 def _whole(file: io.FileIO, name: str, args: argparse.Namespace) -> Iterator[bytes]:
-    """The segments; the last one when the file is still what it was at first. Each is held until the next was read."""
+    """Yield the segments. Each is held until the next is read: the last one needs an unchanged file."""
     size: int = args.segment_size
     before = os.fstat(file.fileno())
     length = _length(before)
     if length is not None:
-        # Standard input may be a file of which somebody has read already.
+        # Standard input may be a file that has been read in part.
         length = max(length - file.tell(), 0)
     begun = ""
     held = None
@@ -83,8 +83,8 @@ def _changed(name: str, begun: str) -> CommandError:
 
 
 def _ids(args: argparse.Namespace) -> GroupIds:
-    who: str = args.id or args.id_prefix or "headwater"
-    return GroupIds(who.encode("utf-8", "surrogateescape"), os.urandom(8))
+    name: str = args.id or args.id_prefix or "headwater"
+    return GroupIds(name.encode("utf-8", "surrogateescape"), os.urandom(8))
 
 
 def _header(args: argparse.Namespace) -> dict[str, object]:

@@ -25,7 +25,7 @@ class Stream(asyncio.Transport):
         self.out = bytearray()
         self.reading = True
         self.closing = False
-        #: Whether the connection was told to pause writing.
+        #: Whether the connection has been asked to pause writing.
         self.full = False
 
     def write(self, data: "bytes | bytearray | memoryview") -> None:

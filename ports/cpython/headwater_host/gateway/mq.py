@@ -347,7 +347,7 @@ class Follower:
                         self._adds["damage"] += self._assembler.damaged
                         self._found.append(
                             f"{self._config.file} is damaged: what it has of {self._assembler.damaged} GroupIds that "
-                            "are not put together yet is given up"
+                            "are not reassembled yet is given up"
                         )
                 assembler = self._assembler
                 duplicates = assembler.counts.duplicates if assembler else 0
@@ -402,7 +402,7 @@ class Follower:
             for fault in assembler.expire(now):
                 self._puts.fault(fault, b"")
 
-    # -- what is said ------------------------------------------------------------------------------------------------
+    # -- the log of events -----------------------------------------------------------------------------------------
 
     def _tell(self, text: str) -> None:
         self.last_error = text

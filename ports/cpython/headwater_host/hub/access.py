@@ -7,7 +7,7 @@ the filter, and allows it only when it allows all of them: ``#`` does not get ar
 The rules of a topic hold for what the hub derives from it: its dead letters (``$dead/TOPIC``) and its calls
 (``$rpc/TOPIC``). A rule that names a derived topic takes precedence over those of the topic it is derived from.
 
-When no rule decides, users who have logged in are allowed, and on a hub that only this machine can reach everybody.
+When no rule decides, users who have logged in are allowed; on a hub that only this machine can reach, everyone is.
 """
 
 from collections.abc import Callable, Iterable
@@ -20,7 +20,7 @@ from headwater_host.hub.errors import RefusedError
 Address = IPv4Address | IPv6Address
 Network = IPv4Network | IPv6Network
 
-#: The requests that are checked. AUTH is open to everybody; answers are part of what was allowed.
+#: The requests that are checked. AUTH is always allowed; an answer needs no rule of its own.
 TYPES = ("SLAVEOF", "REGISTER", "PUBLISH", "SUBSCRIBE", "UNSUBSCRIBE", "CONSUME", "ELECT", "UNREGISTER")
 #: All networks.
 ANY = (ip_network("0.0.0.0/0"), ip_network("::/0"))

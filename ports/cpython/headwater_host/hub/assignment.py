@@ -16,12 +16,12 @@ M = TypeVar("M", bound=Hashable)
 
 
 def assign(queues: Mapping[Q, Sequence[M]], now: Mapping[Q, M]) -> dict[Q, M]:
-    """Return the consumer of each queue that has one. ``queues`` gives who may be, ``now`` who is.
+    """Return the consumer of each queue that has one. ``queues`` gives the members that may consume
+    it, ``now`` its present consumer.
 
-    A queue stays where it is unless its consumer may not have it any more, or moving it makes the shares more even:
-    in the end no chain of moves could lower the share of anybody who has two or more than somebody else. Of all such
-    answers, when everybody may have every queue, it is one with the fewest moves. It depends on the order of both
-    mappings only, not on chance.
+    A queue stays with its consumer unless the consumer may not have it any more, or a move makes the shares more even.
+    In the result, no chain of moves lowers the share of a member that has at least two queues more than another. If all
+    members may have all queues, the result takes the fewest moves. It depends only on the order of both mappings.
     """
     steps = assigning(queues, now)
     while True:
@@ -78,8 +78,10 @@ def _even(queues: Mapping[Q, Sequence[M]], given: dict[Q, M], held: dict[M, dict
 def _chain(
     start: M, queues: Mapping[Q, Sequence[M]], held: dict[M, dict[Q, None]], settled: set[M]
 ) -> list[tuple[Q, M]]:
-    """The shortest chain of moves that takes a queue from ``start``, the busiest who is not settled. None: whoever can
-    be reached from there has as much or one less, and is settled."""
+    """Return the shortest chain of moves that takes a queue from ``start``, the busiest member that is not settled.
+
+    Without such a chain, all members that can be reached from there have as many queues or one fewer, and are settled.
+    """
     least = len(held[start]) - 2
     came: dict[M, tuple[Q, M]] = {}
     seen = {start}
@@ -88,7 +90,7 @@ def _chain(
         member = waiting.popleft()
         looked: set[int] = set()
         for queue in held[member]:
-            # Queues of one topic share the list of who may have them: it is looked at once.
+            # Queues of one topic share the list of their possible consumers: look at it once.
             if id(queues[queue]) in looked:
                 continue
             looked.add(id(queues[queue]))

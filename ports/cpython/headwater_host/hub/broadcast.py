@@ -21,7 +21,7 @@ from headwater_host.hub.storage import Delivery, Message, Store
 from headwater_host.hub.topics import Subscriptions
 from headwater_host.hub.turns import Steps, Turns
 
-#: Messages at QoS 1 and 2 that a client may have unacknowledged. A board has room for 16, unless told otherwise.
+#: Messages at QoS 1 and 2 that a client may have unacknowledged. A board has room for 16 by default.
 WINDOW = 16
 #: What may wait in memory for a client: messages, and bytes as a multiple of ``unread``.
 MOST_WAITING = 10_000
@@ -72,11 +72,14 @@ class Subscriber(Member):
 
     def _takes(self, message: Message) -> bool:
         """Return whether any of the client's broadcast subscriptions gets a message."""
-        return any(
-            covers(subscribed.subscription.topic, message.topic) and subscribed.selection.takes(message)
-            for subscribed in self._client.subscriptions.values()
-            if not subscribed.subscription.group
-        )
+        for subscription, selection, _, _ in self._client.subscriptions.values():
+            if (
+                not subscription.group
+                and covers(subscription.topic, message.topic)
+                and selection.takes(message)
+            ):
+                return True
+        return False
 
     def load(self, subscribed: Subscribed, retained: list[Message]) -> Steps:
         """Prepare a subscription: attach the session's group to its topics, and add what is retained to ``retained``.
@@ -211,7 +214,7 @@ class Subscriber(Member):
         most_bytes = _UNREAD * self._limits.unread + store.retained_bytes
         if count > MOST_WAITING + len(store.retained) or self.waiting_bytes > most_bytes:
             if connection is not None:
-                connection.close(spec5.QUOTA_EXCEEDED, "messages come faster than they are read")
+                connection.close(spec5.QUOTA_EXCEEDED, "messages arrive faster than the client reads them")
             return
         self.writable()
         if (self._waiting or self._late) and connection is not None:
@@ -286,7 +289,7 @@ class Subscriber(Member):
     # -- the connection ----------------------------------------------------------------------------------------------
 
     def lost(self) -> None:
-        """Put back what is not acknowledged: it is sent again on the next connection."""
+        """Put back what is not acknowledged: it is redelivered on the next connection."""
         self._sent_before.update(self._in_flight)
         again = [item for item in self._in_flight.values() if item.lane is None] + self._withheld
         self._in_flight.clear()

@@ -60,7 +60,7 @@ class Broker:
         self.loop = loop = asyncio.get_running_loop()
         self.store = store
         self.connections: set[Connection] = set()
-        #: Why nobody may log in: the storage could not be written for some time. And since when, by the loop's clock.
+        #: Why logins are refused: the storage has not been writable for some time. And since when, by the loop's clock.
         self.unable = ""
         self._failing = 0.0
         #: Whether nothing is taken from any client: see ``pause``.
@@ -241,7 +241,7 @@ class Broker:
             self.store.after(partial(connection.send, frames.bare(spec.PUBREL, ident)))
 
     def _refusal(self, connection: Connection) -> str:
-        """Return why nobody may log in over this connection at present, or ""."""
+        """Return why a login over this connection is refused at present, or ""."""
         if connection.unwelcome:
             return "there are too many connections"
         if self.paused:
@@ -308,11 +308,11 @@ class Broker:
             return
         if connection.client is None:
             if now - connection.since > limits.login:
-                connection.close(spec5.KEEP_ALIVE_TIMEOUT, "no AUTH has come in time")
+                connection.close(spec5.KEEP_ALIVE_TIMEOUT, "AUTH did not arrive in time")
         elif connection.stuck is not None and now - connection.stuck > limits.stalled:
             connection.abort()
         elif connection.unfinished and now - connection.heard > limits.stalled:
-            connection.close(spec5.KEEP_ALIVE_TIMEOUT, "the rest of a frame has not come in time")
+            connection.close(spec5.KEEP_ALIVE_TIMEOUT, "the rest of a frame did not arrive in time")
         elif connection.patience and now - connection.heard > connection.patience and not connection.held:
             connection.close(spec5.KEEP_ALIVE_TIMEOUT)
 

@@ -14,7 +14,7 @@ A condition has at most 4096 characters and 32 levels. Parsing and evaluating it
 
 import operator
 import re
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable
 from decimal import Decimal
 from typing import Any, NamedTuple
 
@@ -137,20 +137,20 @@ class Condition:
         return ConditionError(token.column, f"{what} belongs here, not {found}")
 
     def _any(self, depth: int) -> _Test:
-        parts = [self._all(depth)]
-        while self._take("||"):
-            parts.append(self._all(depth))
-        if len(parts) == 1:
-            return parts[0]
-        return lambda topic, tags, lookup: any(part(topic, tags, lookup) for part in parts)
+        return self._joined("||", any, self._all, depth)
 
     def _all(self, depth: int) -> _Test:
-        parts = [self._not(depth)]
-        while self._take("&&"):
-            parts.append(self._not(depth))
+        return self._joined("&&", all, self._not, depth)
+
+    def _joined(
+        self, op: str, join: Callable[[Iterable[bool]], bool], operand: Callable[[int], _Test], depth: int
+    ) -> _Test:
+        parts = [operand(depth)]
+        while self._take(op):
+            parts.append(operand(depth))
         if len(parts) == 1:
             return parts[0]
-        return lambda topic, tags, lookup: all(part(topic, tags, lookup) for part in parts)
+        return lambda topic, tags, lookup: join(part(topic, tags, lookup) for part in parts)
 
     def _not(self, depth: int) -> _Test:
         wanted = True

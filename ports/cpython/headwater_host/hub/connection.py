@@ -115,10 +115,10 @@ class Connection(asyncio.Protocol):
         self._holds = 0
         #: Bytes that are held for it, as they were counted.
         self.weight = 0
-        #: Whether there are too many connections for this one: its AUTH is told so.
+        #: Whether there are too many connections: its AUTH is refused.
         self.unwelcome = False
         self._transport: asyncio.Transport | None = None
-        #: Who it is, once AUTH is accepted; the id of that AUTH, as soon as it has come.
+        #: The client, once AUTH is accepted; the id of AUTH, once it has arrived.
         self.client: Client | None = None
         self.auth_id = b""
         self.user: str | None = None

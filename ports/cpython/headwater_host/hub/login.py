@@ -33,7 +33,7 @@ class Login:
     users: Users
     clients: Clients
     wills: Wills
-    #: Returns why nobody may log in at present, or "".
+    #: Returns why logins are refused at present, or "".
     refusal: Callable[[Connection], str]
     #: Calls back when everything so far is stored.
     after: Callable[[Callable[[], None]], None]

@@ -14,7 +14,7 @@ class Origin(Protocol):
 
 
 class Observer(Protocol):
-    """What a program that embeds the hub is told. All methods are called in the event loop's thread, in order."""
+    """What the hub reports to a program that embeds it. All methods are called in the event loop's thread, in order."""
 
     def published(self, connection: Origin | None, frame: bytes) -> None:
         """Take a PUBLISH that the hub has accepted, new or duplicate. ``connection`` is None for a will, whose frame

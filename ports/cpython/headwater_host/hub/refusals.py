@@ -74,7 +74,7 @@ QUOTA_EXCEEDED
   clients | AUTH* | too many sessions or clients
   users | AUTH* | too many logins wait for a password check
   connection | AUTH* | `memory` is used up, and this connection has most of it
-  broadcast | AUTH* | messages come faster than the client reads
+  broadcast | AUTH* | messages arrive faster than the client reads them
   topics | REGISTER, PUBLISH | too many topics, levels or characters of names
   storage.topic | REGISTER, SUBSCRIBE | too many queues; `places` are used up
   storage.store | PUBLISH | the topic or the storage is full (`full`); `waiting` or `retained` is used up

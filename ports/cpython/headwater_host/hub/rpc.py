@@ -197,7 +197,7 @@ class Calls:
         found = min(able, key=Responder.burden)
         full = found.waiting and found.waiting_bytes + message.held > _UNREAD * self._limits.unread
         if found.count >= self._limits.calls or full:
-            raise RefusedError(spec5.QUOTA_EXCEEDED, "every responder has as many calls as may wait")
+            raise RefusedError(spec5.QUOTA_EXCEEDED, "every responder has the maximum of calls waiting")
         return found
 
     def _hand(self, call: Call, message: Message) -> None:
@@ -251,7 +251,9 @@ class Calls:
         caller = call.caller.connection
         assert caller is not None
         if caller.unread > _UNREAD * self._limits.unread:
-            self._fail(call, "refused", spec5.QUOTA_EXCEEDED, "results come faster than they are read")
+            self._fail(
+                call, "refused", spec5.QUOTA_EXCEEDED, "results arrive faster than the caller reads them"
+            )
         else:
             self._end(call, "answered")
             body = frames.message(None, requests.tags(f), result[stop:])
@@ -277,7 +279,7 @@ class Calls:
             call = next(iter(self._open.values()))
             if call.deadline > now:
                 break
-            self._fail(call, "late", spec5.IMPLEMENTATION_SPECIFIC_ERROR, "no answer has come in time")
+            self._fail(call, "late", spec5.IMPLEMENTATION_SPECIFIC_ERROR, "the answer did not arrive in time")
 
     def _fail(self, call: Call, outcome: str, reason: int, text: str) -> None:
         self._end(call, outcome)

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import gc
 import logging
 import os
 from collections.abc import Iterator
@@ -23,7 +24,7 @@ _logger = logging.getLogger("headwater.hub")
 
 
 class Hub:
-    """One hub: ``start``, then ``stop``. ``addresses`` are where it listens; ``observer`` is told what it accepts."""
+    """One hub: ``start``, then ``stop``. It listens on ``addresses``; ``observer`` gets what it accepts."""
 
     def __init__(self, config: HubConfig, observer: Observer | None = None):
         self.config = config
@@ -120,6 +121,9 @@ async def serve(config: HubConfig) -> int:
         for host, port in hub.addresses:
             _logger.info("listening on %s, port %d; storage in %s", host, port, config.storage)
         hub.broker.store.tell(_say)
+        # The state that the file holds is long-lived: collecting garbage among it would pause all clients.
+        gc.collect()
+        gc.freeze()
         await ending.wait()
         _logger.info("stopping")
         try:

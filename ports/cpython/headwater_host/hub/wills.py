@@ -37,7 +37,7 @@ class OwnIds:
         self._last = 0
 
     def make(self) -> bytes:
-        """Return a message id that nobody else has."""
+        """Return a new, unique message id."""
         self._last = max(self._last + 1, time.time_ns())
         return self._head + encode(DateTime(self._last))
 

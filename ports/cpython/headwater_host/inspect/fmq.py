@@ -15,7 +15,7 @@ from headwater_host.fmq.plain import real
 from headwater_host.fmq.values import decode_at
 from headwater_host.malformed import MalformedError
 
-#: The longest body that is looked at: what a receiver on a host takes.
+#: The longest body that is decoded: the limit of a receiver on a host.
 LONGEST = 16 << 20
 
 Fields = dict[str, Any]
@@ -28,8 +28,8 @@ class MalformedFrameError(MalformedError):
 
 
 def frames(data: bytes) -> Iterator[tuple[int, int, Fields]]:
-    """The frames in ``data``, of both directions: offset, size and fields. Raises MalformedError behind the last good
-    one; ``truncated``, with the input's length, when it ends inside a frame."""
+    """Yield the frames in ``data``, of both directions: offset, size and fields. Raises MalformedError behind the last
+    good one; ``truncated``, with the input's length, when it ends inside a frame."""
     f = Frame(data, LONGEST)
     at = 0
     while at < len(data):
@@ -44,7 +44,7 @@ def frames(data: bytes) -> Iterator[tuple[int, int, Fields]]:
 
 
 def values(data: bytes) -> Iterator[tuple[int, int, Fields]]:
-    """The values in ``data``, of which there is one at least: offset, size, ``type`` and ``value``."""
+    """Yield the values in ``data``, at least one: offset, size, ``type`` and ``value``."""
     at = 0
     while at < len(data) or at == 0:
         value, stop = decode_at(data, at, len(data))
@@ -53,7 +53,7 @@ def values(data: bytes) -> Iterator[tuple[int, int, Fields]]:
 
 
 def plain(value: Any) -> Any:
-    """A value as JSON can hold it: integers, decimals, durations and times as decimal texts, a map as pairs."""
+    """Return a value as JSON can hold it: integers, decimals, durations and times as decimal texts, a map as pairs."""
     if value is None or isinstance(value, (bool, str)):
         return value
     if isinstance(value, int):
@@ -70,7 +70,7 @@ def plain(value: Any) -> Any:
 
 
 def identity(f: Frame) -> Fields:
-    """The frame's message id, taken apart."""
+    """Return the parts of the frame's message id."""
     ident = bytes(f.buf[f.id_at : f.id_end])
     thread, time = frames_hub.thread_at(ident, 0), frames_hub.time_at(ident, 0)
     made, _ = decode_at(ident, time, len(ident))
@@ -92,7 +92,7 @@ def _cut(f: Frame, k: int) -> bytes:
 
 
 def _field(f: Frame, k: int, otherwise: Any = None) -> Any:
-    """Field ``k``, or what it means when it is left out."""
+    """Return field ``k``, or its default."""
     return decode_at(_cut(f, k), 0, f.at[k + 1] - f.at[k])[0] if k < f.count else otherwise
 
 
@@ -101,7 +101,7 @@ def _raw(f: Frame, k: int) -> str:
 
 
 def _addresses(data: bytes) -> list[Fields]:
-    """Addresses behind each other."""
+    """Decode consecutive addresses."""
     found = []
     while data:
         size = data[0] & 15 or 16
@@ -203,7 +203,7 @@ def _ack(f: Frame) -> Fields:
     return said
 
 
-#: What is known of a frame's body, by its type: names and values that JSON can hold.
+#: The fields of a frame's body by its type: names and values that JSON can hold.
 _FIELDS: dict[int, Callable[[Frame], Fields]] = {
     spec.AUTH: _auth,
     spec.SLAVEOF: _slaveof,

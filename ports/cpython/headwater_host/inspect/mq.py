@@ -17,7 +17,7 @@ from headwater_host.mq.uplink.mqi_reasons import REASONS
 Fields = dict[str, Any]
 Frames = Iterator[tuple[int, int, Fields]]
 
-#: What a chain may begin with, and the Format that says so; without one it is told by the StrucId.
+#: The headers that a chain may begin with, and their Formats; without a Format the StrucId decides.
 _FIRST: tuple[tuple[Layout, bytes | None], ...] = (
     (MQMD, None),
     (MQXQH, CMQC.MQFMT_XMIT_Q_HEADER),
@@ -49,7 +49,7 @@ class MalformedHeaderError(MalformedError):
         self._what = "the input ends before it does" if code == E_TRUNCATED else _wrong(header)
 
     def shown(self) -> Fields:
-        """What programs are told."""
+        """Return the error for programs."""
         return {
             "reason": self.mqrc,
             "offset": self.offset,

@@ -11,7 +11,7 @@ from headwater_host.capture.format import PROTOCOLS, Record
 from headwater_host.inspect.mqtt import mqtt_frames
 from headwater_host.malformed import MalformedError
 
-#: What is known of a frame: names and values that JSON can hold; ``type`` comes first.
+#: The contents of a frame: names and values that JSON can hold; ``type`` comes first.
 Fields = dict[str, Any]
 # Of MQTT, by protocol level.
 _MQTT_VERSIONS = {3: "3.1", 4: "3.1.1", 5: "5"}
@@ -56,7 +56,7 @@ _DECODERS: dict[str, tuple[Callable[[Record], Fields | None], dict[int, tuple[st
 
 
 def decoded(record: Record) -> Fields | None:
-    """What a record says; ``error`` with ``reason`` and ``offset`` for a malformed one; None for what is not known."""
+    """Return the fields of a record, or ``error`` with ``reason`` and ``offset``; None for unknown protocols."""
     known = _DECODERS.get(PROTOCOLS.get(record.protocol, ""))
     if known is None:
         return None

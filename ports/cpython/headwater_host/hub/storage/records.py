@@ -133,8 +133,8 @@ def checksum(text: str) -> int:
 def stored_row(kind: str, values: tuple[Any, ...], text: str) -> tuple[Any, ...]:
     """Return the parameters of a change's statements: its values and, where a row is written, the checksum of their
     ``text``."""
-    row = tuple(value if isinstance(value, int | str) else encoded(value) for value in values)
-    return (*row, checksum(text)) if kind in WRITES else row
+    row = [value if isinstance(value, int | str) else encoded(value) for value in values]
+    return (*row, checksum(text)) if kind in WRITES else tuple(row)
 
 
 def tags_text(tags: tuple[str, ...]) -> str:

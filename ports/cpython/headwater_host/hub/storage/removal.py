@@ -1,5 +1,6 @@
 """Remove messages that no group needs."""
 
+from bisect import bisect_right
 from itertools import islice
 
 from headwater_host.hub.storage.cache import Cache
@@ -69,7 +70,7 @@ class Removal:
         if not gone:
             return
         if topic.groups:
-            self.dropped += sum(seq > done for seq in gone)
+            self.dropped += len(gone) - bisect_right(gone, done)
         self._cache.drop(gone)
         self._writer.batch.gone += gone
         self._writer.note("trim", topic.number, queue, gone[-1])
@@ -77,7 +78,7 @@ class Removal:
     def make_room(self, topic: Topic, size: int, *, may_drop: bool) -> bool:
         """Remove the oldest messages of a topic until one more of this size fits; return whether it does."""
         topics = self._topics
-        # What everybody is done with goes first: of this topic, then of others.
+        # Remove first what every group has acknowledged: in this topic, then in others.
         for queue in range(len(topic.queues)) if self._done else ():
             through = self._done.get((topic, queue), 0)
             while 0 < topic.queues[queue].first <= through and topics.is_full(topic, size):

@@ -128,7 +128,7 @@ def _insert(db: sqlite3.Connection, statement: str, rows: Sequence[tuple[Any, ..
 
 
 class Writer:
-    """Writes batches, one after the other. ``settle`` completes a batch before it is written and returns whether the
+    """Writes batches in order. ``settle`` completes a batch before it is written and returns whether the
     next one has something to do; ``written`` is called with a batch that is on the disk."""
 
     def __init__(
