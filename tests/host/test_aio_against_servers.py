@@ -181,43 +181,37 @@ async def test_a_reader_that_is_cancelled_leaves_its_message_to_the_next() -> No
 
 
 @pytest.mark.parametrize("reconnect", [None, Reconnect(at_start=True)], ids=["once", "at start"])
-def test_entering_can_be_cancelled_in_each_turn_of_the_loop(reconnect: Reconnect | None) -> None:
-    async def scenario() -> None:
-        async with serve() as server:
-            for turns in range(1000):
-                client = Client(
-                    HOST, server.port, reconnect=reconnect, session=SessionOptions(subscriptions=[("a", 0)])
-                )
-                entering = asyncio.ensure_future(client.__aenter__())
-                for _ in range(turns):
-                    await asyncio.sleep(0)
-                if not entering.cancel():
-                    await client.__aexit__(None, None, None)
-                    return
-                with pytest.raises(asyncio.CancelledError):
-                    await entering
-                assert client.connection is None
-
-    asyncio.run(scenario())
+async def test_entering_can_be_cancelled_in_each_turn_of_the_loop(reconnect: Reconnect | None) -> None:
+    async with serve() as server:
+        for turns in range(1000):
+            client = Client(
+                HOST, server.port, reconnect=reconnect, session=SessionOptions(subscriptions=[("a", 0)])
+            )
+            entering = asyncio.ensure_future(client.__aenter__())
+            for _ in range(turns):
+                await asyncio.sleep(0)
+            if not entering.cancel():
+                await client.__aexit__(None, None, None)
+                return
+            with pytest.raises(asyncio.CancelledError):
+                await entering
+            assert client.connection is None
 
 
-def test_leaving_can_be_cancelled_in_each_turn_of_the_loop() -> None:
-    async def scenario() -> None:
-        async with serve() as server:
-            for turns in range(1, 1000):
-                client = Client(HOST, server.port, reconnect=True)
-                await client.__aenter__()
-                leaving = asyncio.ensure_future(client.__aexit__(None, None, None))
-                for _ in range(turns):
-                    await asyncio.sleep(0)
-                over = not leaving.cancel()
-                await asyncio.gather(leaving, return_exceptions=True)
-                assert client.connection is None
-                if over:
-                    return
-                assert leaving.cancelled()
-
-    asyncio.run(scenario())
+async def test_leaving_can_be_cancelled_in_each_turn_of_the_loop() -> None:
+    async with serve() as server:
+        for turns in range(1, 1000):
+            client = Client(HOST, server.port, reconnect=True)
+            await client.__aenter__()
+            leaving = asyncio.ensure_future(client.__aexit__(None, None, None))
+            for _ in range(turns):
+                await asyncio.sleep(0)
+            over = not leaving.cancel()
+            await asyncio.gather(leaving, return_exceptions=True)
+            assert client.connection is None
+            if over:
+                return
+            assert leaving.cancelled()
 
 
 async def test_requests_that_nobody_waits_for_any_more_do_not_hinder_others() -> None:

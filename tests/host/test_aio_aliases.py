@@ -16,9 +16,8 @@ from headwater_host.errors import ArgumentError, ProtocolError
 from tests.host.client_options import grouped
 from tests.host.command import Running
 from tests.host.mqtt_server import HOST, after_connect, packet, serve, speak
-from tests.waiting import take
+from tests.waiting import PATIENCE_S, take
 
-WAIT_S = 200
 TOPICS = [b"short", b"x" * 300, b"/".join([b"long"] * 4000), "ä€𝄞".encode()]
 CONNACK = b"\x20\x03\x00\x00\x00"
 
@@ -30,6 +29,12 @@ def server_session() -> ServerSession:
         version=ServerV5(aliases_out=OutgoingAliases(3)),
         rx=GrowingRxBuf(),
         response_ms=10000,
+    )
+
+
+def client_of(port: int, reconnect: bool | None = None, **limits: Any) -> Client:
+    return Client(
+        HOST, port, protocol="5.0", limits=Limits(**limits), reconnect=reconnect, timeout=PATIENCE_S
     )
 
 
@@ -78,7 +83,7 @@ async def test_without_it_none_is_announced_and_none_is_taken() -> None:
 )
 async def test_numbers_that_there_are_not_end_the_connection(packets: bytes) -> None:
     async with speak(after_connect(CONNACK + packets)) as port:
-        client = Client(HOST, port, protocol="5.0", limits=Limits(topic_aliases=2))
+        client = client_of(port, topic_aliases=2)
         with pytest.raises(ProtocolError, match=r"alias|value"):
             async with client:
                 await take(client, 3)
@@ -93,7 +98,7 @@ async def test_a_number_does_not_outlive_its_connection() -> None:
         await reader.read()
 
     async with speak(talk) as port:
-        client = Client(HOST, port, protocol="5.0", limits=Limits(topic_aliases=2))
+        client = client_of(port, topic_aliases=2)
         async with client:
             assert [str(m.topic) for m in await take(client, 1)] == ["a"]
         with pytest.raises(ProtocolError, match="alias"):
@@ -126,7 +131,7 @@ async def test_a_number_gets_another_topic_and_one_of_a_large_message_is_noted()
 
     async with (
         speak(talk) as port,
-        Client(HOST, port, protocol="5.0", limits=Limits(topic_aliases=2), timeout=WAIT_S) as client,
+        client_of(port, topic_aliases=2) as client,
     ):
         came = await take(client, 8)
         shown = ["a1", "a2", "c3", "d4", "d5", "d6", "bb\0", "bb7"]
@@ -152,25 +157,22 @@ class Recorded:
                 writer.write(b"\x40\x02" + data[at : at + 2])
 
 
-def test_our_topics_get_numbers_as_far_as_the_server_takes_them() -> None:
-    async def scenario() -> list[list[str]]:
-        recorded = Recorded()
-        async with speak(recorded) as port:
-            client = Client(HOST, port, protocol="5.0", limits=Limits(outgoing_topic_aliases=9))
-            async with client:
-                for topic in "aabcabc":
-                    await client.publish(topic, "1")
-                # With the number it is too large for the server, without it not.
-                await client.publish("d" * 50, "12")
-                await client.publish("a", "2", 1)
-                await client.publish("a", "3", properties={"content_type": "t"})
-                await client.publish("a", "4", retain=True)
-            async with client:
-                await client.publish("b", "5")
-                await client.publish("a", "6")
-        return recorded.packets
-
-    first, second = asyncio.run(scenario())
+async def test_our_topics_get_numbers_as_far_as_the_server_takes_them() -> None:
+    recorded = Recorded()
+    async with speak(recorded) as port:
+        client = client_of(port, outgoing_topic_aliases=9)
+        async with client:
+            for topic in "aabcabc":
+                await client.publish(topic, "1")
+            # With the number it is too large for the server, without it not.
+            await client.publish("d" * 50, "12")
+            await client.publish("a", "2", 1)
+            await client.publish("a", "3", properties={"content_type": "t"})
+            await client.publish("a", "4", retain=True)
+        async with client:
+            await client.publish("b", "5")
+            await client.publish("a", "6")
+    first, second = recorded.packets
     assert first == [
         "3008000161032300 0131".replace(" ", ""),
         "30070000032300 0131".replace(" ", ""),
@@ -188,28 +190,19 @@ def test_our_topics_get_numbers_as_far_as_the_server_takes_them() -> None:
     assert second == ["300800016203230001" + "35", "300800016103230002" + "36"]
 
 
-def test_numbers_that_wait_for_a_connection_are_those_of_the_connection() -> None:
-    async def scenario() -> list[list[str]]:
-        recorded = Recorded()
-        async with (
-            speak(recorded) as port,
-            Client(
-                HOST,
-                port,
-                protocol="5.0",
-                limits=Limits(outgoing_topic_aliases=1, when_full="drop_oldest"),
-                reconnect=True,
-            ) as client,
-        ):
-            await client.publish("a", "1")
-            assert client.connection is not None
-            client.connection.drop(errors.E_TIMEOUT)
-            waiting = [asyncio.create_task(client.publish("b", n)) for n in "23"]
-            await asyncio.wait_for(asyncio.gather(*waiting), WAIT_S)
-            await client.publish("c", "4", 1)
-        return recorded.packets
-
-    first, second = asyncio.run(scenario())
+async def test_numbers_that_wait_for_a_connection_are_those_of_the_connection() -> None:
+    recorded = Recorded()
+    async with (
+        speak(recorded) as port,
+        client_of(port, reconnect=True, outgoing_topic_aliases=1, when_full="drop_oldest") as client,
+    ):
+        await client.publish("a", "1")
+        assert client.connection is not None
+        client.connection.drop(errors.E_TIMEOUT)
+        waiting = [asyncio.create_task(client.publish("b", n)) for n in "23"]
+        await asyncio.wait_for(asyncio.gather(*waiting), PATIENCE_S)
+        await client.publish("c", "4", 1)
+    first, second = recorded.packets
     assert first == ["30080001610323000131"]
     assert second == ["30080001620323000132", "300700000323000133", "32070001630001" + "0034"]
 
@@ -241,11 +234,11 @@ async def test_sub_shows_the_number(tmp_path: Any) -> None:
             tmp_path,
         )  # fmt: skip
         try:
-            await asyncio.wait_for(granted.wait(), WAIT_S)
+            await asyncio.wait_for(granted.wait(), PATIENCE_S)
             for payload in (b"one", b"two"):
                 assert server.sessions[0].publish(b"t", payload) == 0
             server.connections[0].flush()
-            assert await asyncio.to_thread(sub.wait, WAIT_S) == 0
+            assert await asyncio.to_thread(sub.wait, PATIENCE_S) == 0
             assert sub.output == b"t 1 one\nt 1 two\n"
         finally:
             sub.process.kill()

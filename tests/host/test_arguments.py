@@ -1,6 +1,5 @@
 """Arguments of the host's clients: what is plainly meant is accepted, the rest is refused at once, with a sentence."""
 
-import asyncio
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -231,7 +230,8 @@ async def test_properties_that_a_program_cannot_give(qos: int, properties: dict[
             await client.publish("t", b"x", qos, properties=properties)
 
 
-def test_arguments_of_calls() -> None:
+@each_row("protocol", ["3.1.1", "5.0"])
+async def test_arguments_of_calls(protocol: Version) -> None:
     """Refused before anything is sent."""
     asked: list[bytes] = []
 
@@ -239,31 +239,25 @@ def test_arguments_of_calls() -> None:
         session.on_subscribe = lambda packet, qos: asked.append(packet.topic_bytes())
         session.on_message = lambda packet: asked.append(packet.topic_bytes())
 
-    async def scenario(protocol: Version) -> None:
-        make = HostServerSession if protocol == "3.1.1" else lambda: HostServerSession(version=ServerV5())
-        async with serve(prepare, make) as server, Client(HOST, server.port, protocol=protocol) as client:
-            wrong: list[tuple[Any, tuple[Any, ...], dict[str, Any], str]] = [
-                (client.subscribe, ("a", 1.0), {}, "QoS is 0, 1 or 2"),
-                (client.subscribe, ("a",), {"timeout": "1"}, "timeout='1': a number of seconds"),
-                (client.subscribe, ("a",), {"options": -1}, "options=-1: "),
-                (client.subscribe, ("a",), {"options": "4"}, "options='4': "),
-                (client.unsubscribe, ("a",), {"timeout": []}, r"timeout=\[\]: "),
-                (client.publish, ("t", "x", 1.0), {}, "QoS is 0, 1 or 2"),
-                (client.publish, ("t", "x", 1), {"timeout": "1"}, "timeout='1': "),
-                (client.publish, ("t", "x", 0), {"timeout": float("nan")}, "timeout=nan: "),
-                (client.publish, ("t", "x", 1), {"properties": 5}, "properties"),
-                (client.post, ("t", "x", 1), {"timeout": "1"}, "timeout='1': "),
-                (client.drain, ("1",), {}, "timeout='1': "),
-            ]
-            for call, values, options, text in wrong:
-                with pytest.raises(ArgumentError, match=text):
-                    await call(*values, **options)
-            assert asked == []
-            await client.publish("t", "x", 0, retain="yes")  # type: ignore[arg-type]
-            await client.publish("t", "x", 1, timeout=5)
-        assert asked == [b"t", b"t"]
-
-    protocols: tuple[Version, ...] = ("3.1.1", "5.0")
-    for protocol in protocols:
-        asked.clear()
-        asyncio.run(scenario(protocol))
+    make = HostServerSession if protocol == "3.1.1" else lambda: HostServerSession(version=ServerV5())
+    async with serve(prepare, make) as server, Client(HOST, server.port, protocol=protocol) as client:
+        wrong: list[tuple[Any, tuple[Any, ...], dict[str, Any], str]] = [
+            (client.subscribe, ("a", 1.0), {}, "QoS is 0, 1 or 2"),
+            (client.subscribe, ("a",), {"timeout": "1"}, "timeout='1': a number of seconds"),
+            (client.subscribe, ("a",), {"options": -1}, "options=-1: "),
+            (client.subscribe, ("a",), {"options": "4"}, "options='4': "),
+            (client.unsubscribe, ("a",), {"timeout": []}, r"timeout=\[\]: "),
+            (client.publish, ("t", "x", 1.0), {}, "QoS is 0, 1 or 2"),
+            (client.publish, ("t", "x", 1), {"timeout": "1"}, "timeout='1': "),
+            (client.publish, ("t", "x", 0), {"timeout": float("nan")}, "timeout=nan: "),
+            (client.publish, ("t", "x", 1), {"properties": 5}, "properties"),
+            (client.post, ("t", "x", 1), {"timeout": "1"}, "timeout='1': "),
+            (client.drain, ("1",), {}, "timeout='1': "),
+        ]
+        for call, values, options, text in wrong:
+            with pytest.raises(ArgumentError, match=text):
+                await call(*values, **options)
+        assert asked == []
+        await client.publish("t", "x", 0, retain="yes")  # type: ignore[arg-type]
+        await client.publish("t", "x", 1, timeout=5)
+    assert asked == [b"t", b"t"]

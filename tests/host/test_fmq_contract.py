@@ -14,8 +14,9 @@ from headwater_host.hub.config import Listener
 from headwater_host.hub.frames import framed
 from headwater_host.hub.service import Hub
 from headwater_host.hub.users import hashed
-from tests.host.hub_client import ClientLimits, Peer, config, hub_of, new_id, replace, until, with_hub
+from tests.host.hub_client import ClientLimits, Peer, config, hub_of, new_id, replace, until
 from tests.host.test_hub_server import stored
+from tests.rows import each_row
 
 ROWS = load("fmq")
 
@@ -64,7 +65,7 @@ async def test_every_frame_is_taken_or_refused_in_its_place(tmp_path: Path) -> N
                 assert kind in last.values[1]
 
 
-@pytest.mark.parametrize("kind, reason", [(4, 0x81), (spec.SLAVEOF, 0x82)])
+@each_row("kind, reason", [(4, 0x81), (spec.SLAVEOF, 0x82)])
 async def test_the_reason_is_followed_by_an_end_in_good_order(hub: Hub, kind: int, reason: int) -> None:
     """Although much stands behind the frame: a reset might overtake the reason."""
     peer = await Peer.login(hub)
@@ -150,7 +151,7 @@ async def test_what_auth_may_leave_out(hub: Hub, values: tuple[Any, ...], will: 
         assert ("gone" in hub.broker.store.retained) == (will[1] and will[2] != b"")
 
 
-@pytest.mark.parametrize(
+@each_row(
     "name, keep_alive, will, reason",
     [
         ("a", 0, ("$rpc/reply", 0, False), 0x90),
@@ -207,24 +208,23 @@ async def test_keep_alive_is_one_and_a_half_times(hub: Hub) -> None:
     await peer.ping()
 
 
-@pytest.mark.parametrize("how", ["malformed", "protocol", "taken over", "cut", "goodbye"])
-def test_a_will_is_published_however_it_ends_but_by_goodbye(tmp_path: Path, how: str) -> None:
-    @with_hub(config(tmp_path))
-    async def test(hub: Hub) -> None:
-        peer = await Peer.login(hub, "a", will=(b"w", 1, False, b"x"))
-        if how == "malformed":
-            peer.raw(b"\x40")
-        elif how == "protocol":
-            await peer.auth()
-        elif how == "taken over":
-            await Peer.login(hub, "a")
-        elif how == "cut":
-            peer.abort()
-        else:
-            await peer.leave()
-            assert stored(hub, "w") == []
-            return
-        await until(lambda: stored(hub, "w") == [b"x"])
+@each_row("how", ["malformed", "protocol", "taken over", "cut", "goodbye"])
+async def test_a_will_is_published_however_it_ends_but_by_goodbye(hub: Hub, how: str) -> None:
+    peer = await Peer.login(hub, "a", will=(how.encode(), 1, False, b"x"))
+    if how == "malformed":
+        peer.raw(b"\x40")
+    elif how == "protocol":
+        await peer.auth()
+    elif how == "taken over":
+        await Peer.login(hub, "a")
+    elif how == "cut":
+        peer.abort()
+    else:
+        await peer.leave()
+    if how == "goodbye":
+        assert stored(hub, how) == []
+    else:
+        await until(lambda: stored(hub, how) == [b"x"])
 
 
 async def test_names_beyond_their_number_are_forgotten_and_their_numbers_not_given_again(

@@ -3,8 +3,6 @@
 import asyncio
 from pathlib import Path
 
-import pytest
-
 from headwater.fmq import spec
 from headwater_host.fmq.hashes import hash_of
 from headwater_host.fmq.kinds import Pairs
@@ -161,7 +159,7 @@ async def test_retained_messages(tmp_path: Path) -> None:
 _V5 = encode({"v": 5, "nested": {"v": 6}, "text": "5"})
 
 
-@pytest.mark.parametrize(
+@each_row(
     "tags, condition, sent, payload, gets",
     [
         (("a", "b"), "", ("b", "c", "a"), b"", True),
@@ -182,7 +180,6 @@ _V5 = encode({"v": 5, "nested": {"v": 6}, "text": "5"})
         ((), "v == 5", (), _V5[:-1], False),
         ((), "topic == 't'", (), b"", True),
     ],
-    ids=range(17),
 )
 async def test_who_gets_a_message(
     hub: Hub, tags: tuple[str, ...], condition: str, sent: tuple[str, ...], payload: bytes, gets: bool
