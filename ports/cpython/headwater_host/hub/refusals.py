@@ -22,21 +22,21 @@ class Refusal(NamedTuple):
 _TABLE = """
 NO_MATCHING_SUBSCRIBERS
   consume | CONSUME with ONCE | no message came within `once` seconds
-  rpc | call, reply | no responder; no call waits for the reply
+  rpc | call, reply | there is no responder, or no call for the reply
 NO_SUBSCRIPTION_EXISTED
   clients | UNSUBSCRIBE, CONSUME | the client has no such subscription
 UNSPECIFIED_ERROR
-  connection | AUTH* | a fault of the hub, which it logs
-  subscribe | AUTH* | a fault of the hub during SUBSCRIBE, which it logs
-  rpc | call | codes of 0x80 and above are the responder's own
+  connection | AUTH* | an error in the hub, which logs it
+  subscribe | AUTH* | an error during SUBSCRIBE, which the hub logs
+  rpc | call | the responder refuses; it may choose any code from 0x80 on
 MALFORMED_PACKET
   connection | the frame, or AUTH* | a malformed frame; ends the connection
 PROTOCOL_ERROR
-  broker | any | AUTH has not been accepted, or ELECT or SLAVEOF; ends the connection
+  broker | any | before AUTH is accepted; ELECT or SLAVEOF; ends the connection
   login | AUTH | a second AUTH; ends the connection
 IMPLEMENTATION_SPECIFIC_ERROR
-  storage.topic | REGISTER | the topic has more queues than that
-  rpc | call | the responder is gone, has not answered within `rpc` seconds, or refused with a code below 0x80
+  storage.topic | REGISTER | the topic has more queues
+  rpc | call | the responder disconnects, does not answer within `rpc` seconds, or refuses with a code below 0x80
 CLIENT_IDENTIFIER_NOT_VALID
   login | AUTH* | too long, not printable, missing, or `$hub`
   clients | AUTH* | the client id is another user's
@@ -45,18 +45,18 @@ BAD_USER_NAME_OR_PASSWORD
 NOT_AUTHORIZED
   access | any but AUTH; a will | the rules deny it
 SERVER_SHUTTING_DOWN
-  broker | AUTH* | the hub ends
+  broker | AUTH* | the hub stops
 KEEP_ALIVE_TIMEOUT
-  broker | AUTH* | no AUTH within `login` seconds; no rest of a frame within `stalled`; silence for 1.5 keep-alives
+  broker | AUTH* | no AUTH within `login`, frame incomplete for `stalled`, or nothing received for 1.5 keep-alives
 SESSION_TAKEN_OVER
   clients | AUTH* | another connection has this client id
   consume | CONSUME | another CONSUME of the same subscription
 TOPIC_FILTER_INVALID
   topics | SUBSCRIBE, CONSUME with ONCE | not a filter, or too many levels
-  subscribe | SUBSCRIBE, CONSUME with ONCE | not a name of a group
-  conditions | SUBSCRIBE, CONSUME with ONCE | a malformed condition; names the column
-  consume | CONSUME | the subscription has no group; or, later, the topic was deleted
-  rpc | SUBSCRIBE, call | a responder with a group; a call with a wildcard or a condition
+  subscribe | SUBSCRIBE, CONSUME with ONCE | not a group name
+  conditions | SUBSCRIBE, CONSUME with ONCE | a malformed condition (the text names the column)
+  consume | CONSUME | the subscription has no group; the topic was deleted during CONSUME
+  rpc | SUBSCRIBE, call | a responder names a group; a call has a wildcard or a condition
 TOPIC_NAME_INVALID
   topics | REGISTER, UNREGISTER, PUBLISH | not a topic, or too many levels
   registry | REGISTER, PUBLISH, SUBSCRIBE, a will | begins with `$`; unregistered without `auto_register`; unknown hash
@@ -65,12 +65,12 @@ PACKET_IDENTIFIER_IN_USE
   consume | CONSUME | the id is that of a CONSUME in progress
   rpc | call | the id is that of a call in progress
 PACKET_TOO_LARGE
-  connection | the frame, or AUTH* | a frame above `frame`; ends the connection
-  publish | PUBLISH, a will | the message would be above `frame` on its way out
-  rpc | call | the call would be above `frame` for the responder
+  connection | the frame, or AUTH* | a frame exceeds `frame`; ends the connection
+  publish | PUBLISH, a will | the delivered frame would exceed `frame`
+  rpc | call | the frame to the responder would exceed `frame`
 QUOTA_EXCEEDED
-  login | AUTH* | too many connections; too much waits for the disk; the disk has failed for 10 seconds, at any time
-  broker | AUTH* | the disk has failed for 10 seconds and an answer waits for it
+  login | AUTH* | too many connections; too much waits for the disk; the disk has failed for 10 seconds
+  broker | AUTH* | it has failed and this client waits for it
   clients | AUTH* | too many sessions or clients
   users | AUTH* | too many logins wait for a password check
   connection | AUTH* | `memory` is used up, and this connection has most of it
@@ -79,11 +79,11 @@ QUOTA_EXCEEDED
   storage.topic | REGISTER, SUBSCRIBE | too many queues; `places` are used up
   storage.store | PUBLISH | the topic or the storage is full (`full`); `waiting` or `retained` is used up
   subscribe | SUBSCRIBE | `subscriptions` or `all_subscriptions` is used up
-  consume | CONSUME with ONCE | `subscriptions` of them wait already
-  rpc | call | `calls` or `all_calls` is used up; responders are; the caller does not read results
+  consume | CONSUME with ONCE | more than `subscriptions` wait
+  rpc | call | `calls` or `all_calls` is used up; all responders are busy; the caller does not read results
 PAYLOAD_FORMAT_INVALID
   rpc | reply | does not begin with the id of its call
-  topic_list | call of `$hub/topics` | other arguments than a filter and a topic
+  topic_list | call of `$hub/topics` | arguments are not a filter and a topic
 """
 
 
