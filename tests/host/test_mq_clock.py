@@ -85,7 +85,7 @@ def test_a_clock_that_is_synchronized_while_the_file_is_open(tmp_path: Path) -> 
         clocks.synced = False
         clocks.go(11 * SECOND)
         one.put1("Q", b"latest")
-        assert one.now() == other.now()
+        assert one.file.now() == other.file.now()
         with Queue(one, "Q", ALL) as queue:
             assert queue.get() == b"ever"
 

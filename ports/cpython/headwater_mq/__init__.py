@@ -9,8 +9,8 @@ with ibmmq.QueueManager("QM1", "queues.db") as qmgr, ibmmq.Queue(qmgr, "READINGS
 from headwater_host.mq import CMQC
 from headwater_host.mq.descriptors import MD
 from headwater_host.mq.errors import MQMIError
-from headwater_mq.manager import QueueManager, connect
+from headwater_mq.manager import QueueManager
 from headwater_mq.options import GMO, OD, PMO
 from headwater_mq.queue import Queue
 
-__all__ = ["CMQC", "GMO", "MD", "OD", "PMO", "MQMIError", "Queue", "QueueManager", "connect"]
+__all__ = ["CMQC", "GMO", "MD", "OD", "PMO", "MQMIError", "Queue", "QueueManager"]

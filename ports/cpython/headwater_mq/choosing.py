@@ -256,6 +256,6 @@ class Chooser:
             messages.check_numbers(number, numbers)
         numbers = [row[0] for row in rows]
         segments = [Segment(*row[1:]) for row in rows]
-        verdict = judge(segments, lambda index: messages.body(self._db, numbers[index]), 0)
+        verdict = judge(segments, lambda index: messages.read(self._db, numbers[index], 0).body, 0)
         self._judged[group_id, seq] = numbers, segments, verdict
         return numbers, segments, verdict

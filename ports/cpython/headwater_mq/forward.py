@@ -4,11 +4,11 @@ A caller puts several messages in one transaction with its position in the sourc
 queue manager that opens it sees the same messages.
 """
 
-import contextlib
 import os
 import secrets
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -100,11 +100,9 @@ class Forward:
         """Close the file. A second call does nothing."""
         self.file.close()
 
-    @contextlib.contextmanager
-    def transaction(self) -> Iterator[Any]:
-        """Run a durable transaction, undone if it raises. Yields SQLite's connection."""
-        with self.file.transaction(durable=True) as db:
-            yield db
+    def transaction(self) -> AbstractContextManager[Any]:
+        """Return a durable transaction, undone if it raises. Yields SQLite's connection."""
+        return self.file.transaction(durable=True)
 
     # -- puts --------------------------------------------------------------------------------------------------------
 

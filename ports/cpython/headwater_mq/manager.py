@@ -12,7 +12,6 @@ import contextlib
 import os
 import sqlite3
 import threading
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from types import TracebackType
@@ -83,7 +82,6 @@ class QueueManager:
         wanted = QueueManagerAttributes(**attributes)
         #: Held in each call.
         self.lock = threading.RLock()
-        self.monotonic = time.monotonic
         self._closed = False
         self._handles = 0
         self._cache: dict[str, QueueAttributes] = {}
@@ -137,10 +135,6 @@ class QueueManager:
                 self.file.close()
 
     # -- units of work -------------------------------------------------------------------------------------------------
-
-    def begin(self) -> None:
-        """MQBEGIN. Not needed: a unit of work begins with its first call."""
-        self.check()
 
     def commit(self) -> None:
         """MQCMIT: make the unit of work visible to all connections, on disk."""
@@ -339,7 +333,11 @@ class QueueManager:
             length = put.own_length(read.md, read.data)
             persistent = read.md.Persistence == CMQC.MQPER_PERSISTENT
             with self.file.transaction(durable=persistent and not syncpoint) as db:
-                reason = putting.number(db, read.md, length, places.put, syncpoint=syncpoint, ordered=ordered)
+                reason = put.number(
+                    *(read.md, length, places.put, lambda: self.file.new_id(db)),
+                    syncpoint=syncpoint,
+                    ordered=ordered,
+                )
                 count = putting.insert(db, read.md, read.data, syncpoint=syncpoint, options=pmo.Options)
                 if syncpoint:
                     self.working(count)
@@ -354,10 +352,6 @@ class QueueManager:
             )
 
     # -- for open queues -----------------------------------------------------------------------------------------------
-
-    def now(self) -> int:
-        """Return the age time in ms, by which messages expire."""
-        return self.file.now()
 
     def check(self) -> None:
         """Raise MQRC_HCONN_ERROR after ``disconnect``."""
@@ -415,7 +409,7 @@ class QueueManager:
             if said.InhibitPut == CMQC.MQQA_PUT_INHIBITED:
                 raise failed(CMQC.MQRC_PUT_INHIBITED, one)
         return Putting(
-            self.file, self.attributes, to.target, name, attributes, of_first[1], to.remote, self.now()
+            self.file, self.attributes, to.target, name, attributes, of_first[1], to.remote, self.file.now()
         )
 
     def answered(self, md: MD) -> None:
@@ -501,11 +495,6 @@ class QueueManager:
         if found is None:
             raise failed(CMQC.MQRC_UNKNOWN_OBJECT_NAME, f"{name.rstrip()} is not defined in {self.file.path}")
         return found
-
-
-def connect(name: str = "", path: "str | os.PathLike[str]" = "queues.db", **options: Any) -> QueueManager:
-    """MQCONN: ``QueueManager(name, path)``."""
-    return QueueManager(name, path, **options)
 
 
 def _shown(value: "int | str") -> int | bytes:

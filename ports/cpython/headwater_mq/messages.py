@@ -101,11 +101,6 @@ def read(db: sqlite3.Connection, number: int, now: int) -> Message:
     return Message(md, body)
 
 
-def body(db: sqlite3.Connection, number: int) -> bytes:
-    """Read the data of a message. Raises DamagedError."""
-    return read(db, number, 0).body
-
-
 def written(db: sqlite3.Connection, number: int) -> tuple[int, int]:
     """Return Encoding and CodedCharSetId of a message without reading its data. Raises DamagedError."""
     (packed,) = db.execute("SELECT md FROM messages WHERE id = ?", (number,)).fetchone()

@@ -91,20 +91,6 @@ class Putting(NamedTuple):
                 raise failed(CMQC.MQRC_NOT_OPEN_FOR_SET_IDENT)
         return given, too_high
 
-    def number(
-        self,
-        db: sqlite3.Connection,
-        md: MD,
-        length: int,
-        place: Place | None,
-        *,
-        syncpoint: bool,
-        ordered: bool,
-    ) -> int:
-        """Call ``put.number`` with ids of this queue manager."""
-        numbers = (md, length, place, lambda: self.file.new_id(db))
-        return put.number(*numbers, syncpoint=syncpoint, ordered=ordered)
-
     def insert(
         self, db: sqlite3.Connection, md: MD, data: memoryview, *, syncpoint: bool, options: int
     ) -> int:

@@ -10,6 +10,7 @@ A call that ends with a warning has done its work and raises MQMIError, as a fai
 
 import sqlite3
 import threading
+import time
 from types import TracebackType
 from typing import NamedTuple
 
@@ -181,7 +182,7 @@ class Queue:
         until = None
         if gmo.Options & CMQC.MQGMO_WAIT and not gmo.Options & UNDER_CURSOR:
             unlimited = gmo.WaitInterval == CMQC.MQWI_UNLIMITED
-            until = float("inf") if unlimited else manager.monotonic() + gmo.WaitInterval / 1000
+            until = float("inf") if unlimited else time.monotonic() + gmo.WaitInterval / 1000
         pause = threading.Event()
         while True:
             with manager.lock:
@@ -194,7 +195,7 @@ class Queue:
             if got is not None:
                 return got
             while True:
-                left = 0 if until is None else until - manager.monotonic()
+                left = 0 if until is None else until - time.monotonic()
                 if left <= 0:
                     raise failed(CMQC.MQRC_NO_MSG_AVAILABLE)
                 pause.wait(min(left, _LOOK_AGAIN))
@@ -228,7 +229,7 @@ class Queue:
             options, CMQC.MQGMO_SYNCPOINT, CMQC.MQGMO_NO_SYNCPOINT
         )
         with manager.file.transaction(durable=not syncpoint) as db:
-            messages.expire(db, self._resolved.target, manager.now())
+            messages.expire(db, self._resolved.target, manager.file.now())
             got = self._once(db, max_length, md, gmo, matches, syncpoint=syncpoint)
         if got is not None and got.taken:
             if got.syncpoint:
@@ -252,7 +253,7 @@ class Queue:
         ordered = bool(options & CMQC.MQGMO_LOGICAL_ORDER)
         browsing = bool(options & BROWSING)
         place = self._begin_browse(options, ordered) if browsing else self._places.get
-        now = self._manager.now()
+        now = self._manager.file.now()
         while True:
             wanted = self._wanted(md, options, matches, now, own=syncpoint)
             chooser = Chooser(db, wanted)

@@ -131,7 +131,7 @@ def _judged(db: sqlite3.Connection, rows: list[tuple[int, int, int, int, int]]) 
     for number, *values in rows:
         messages.check_numbers(number, values)
     segments = [Segment(*row[1:], *messages.written(db, row[0])) for row in rows]
-    return judge(segments, lambda index: messages.body(db, rows[index][0]), _RANGES)
+    return judge(segments, lambda index: messages.read(db, rows[index][0], 0).body, _RANGES)
 
 
 def lines(name: str, said: dict[str, Any]) -> str:

@@ -48,17 +48,12 @@ _TABLE = {
 }
 
 
-def _read() -> dict[int, tuple[str, str]]:
-    found = {}
-    for kind, rows in _TABLE.items():
-        for row in rows.split(","):
-            number, name = row.split()
-            found[int(number)] = kind, f"MQRC_{name}"
-    return found
-
-
 #: Reason code -> action, name.
-REASONS = _read()
+REASONS = {
+    int(number): (kind, f"MQRC_{name}")
+    for kind, rows in _TABLE.items()
+    for number, name in (row.split() for row in rows.split(","))
+}
 
 
 def kind(reason: int) -> str:
