@@ -6,6 +6,7 @@ one that went to the dead letters, a retained message, a deleted topic, a kept s
 handshake and a will.
 """
 
+import zlib
 from pathlib import Path
 
 import pytest
@@ -77,11 +78,16 @@ async def test_a_file_is_read_whole(tmp_path: Path, version: int) -> None:
 
 async def test_a_file_of_version_2_goes_on_in_version_3(tmp_path: Path) -> None:
     path = made(tmp_path, 2)
+    place = """["g",1,0,7,[10],{"8":2,"12":3}]"""
+    more_tries = "UPDATE positions SET tries = '{\"8\":2,\"12\":3}', crc = ? WHERE taken = '[10]'"
+    execute(path, more_tries, values=[zlib.crc32(place.encode())])
     async with store_at(path) as store:
         with pytest.raises(StorageError, match=f"changes up to {store.seq - 1} are not kept"):
             store.changes(0, 1)
         assert [change.values for change in store.changes(store.seq - 1, 9)] == [("followed", store.seq - 1)]
-        first, second, third = taken(store, "g", "boards/1")
+        found = store.take("g", "boards/1", 0, 9)
+        assert [one.tries for one in found] == [2, 3, 0]
+        first, second, third = [one.message.seq for one in found]
         assert put(store, "jobs", 90) == store.seq > third
         store.ack("g", "boards/1", 0, second)
         await synced(store)
