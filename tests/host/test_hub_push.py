@@ -105,22 +105,6 @@ async def test_what_cannot_be_subscribed_to(tmp_path: Path) -> None:
         assert (await peer.ask(spec.SUBSCRIBE, (hash_of("1"),))).values[1] & 0xFFFFFFFF == 1
 
 
-async def test_retained_messages_come_first(hub: Hub) -> None:
-    two = await Peer.login(hub)
-    await two.send_message("t/1", b"old", retain=True)
-    await two.send_message("t/1", b"kept", retain=True)
-    await two.send_message("t/2", b"gone", retain=True)
-    await two.send_message("t/2", b"", retain=True)
-    await two.send_message("t/3", b"not kept")
-    for clean in (True, False):
-        one = await Peer.login(hub, "one", clean=clean)
-        await one.subscribe("t/#")
-        two.publish("t/1", b"live", 1, retain=False)
-        got = await messages(one, 2)
-        assert [(each.payload, each.flags) for each in got] == [(b"kept", 3), (b"live", 2)]
-        await one.leave()
-
-
 async def test_unsubscribe(hub: Hub) -> None:
     for clean in (True, False):
         peer = await Peer.login(hub, "a", clean=clean)
