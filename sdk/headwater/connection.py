@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from typing import Any
 
+    from headwater.streaming import Stream
     from headwater.types import Bytes, Dialer, Outbox, ReceivedIds, Session, Transport
 
 # States of the connection.
@@ -258,17 +259,16 @@ class RamOutbox:
         self.count = 0
 
 
+#: No caller has this object as a topic.
+NO_TOPIC = bytearray(0)
+
+
 class Endpoint:
     """What a session sends with, and knows of time. ``on_delivered(number)`` is called when a message of ours at QoS 1
     or 2 has been acknowledged to its end."""
 
     #: Seconds; 0 is none.
     keep_alive: int
-    rx: RxBuf
-    #: Whether received bytes wait for room to answer them; ``feed(0)`` continues once something was sent.
-    stalled: bool
-    #: Set by ``feed``; its caller clears it, so that it notices when a handler calls it again.
-    feeding: bool
     #: Received messages that the application has to acknowledge.
     unanswered = 0
     #: The packet types that a state accepts, a bit each.
@@ -277,7 +277,19 @@ class Endpoint:
     #: offset reached: that of a packet that has to wait, or a negative number when the connection has ended.
     take_packets: "Callable[[Any, int, int], int]"
 
-    def __init__(self, tx_size: int, outbox: "Outbox", window: int, response_ms: int):
+    def __init__(self, rx: RxBuf, tx_size: int, outbox: "Outbox", window: int, response_ms: int):
+        self.rx = rx
+        #: Whether received bytes wait for room to answer them; ``feed(0)`` continues once something was sent.
+        self.stalled = False
+        #: Set by ``feed``; its caller clears it, so that it notices when a handler calls it again.
+        self.feeding = False
+        self.on_message: Callable[[Any], object] | None = None
+        #: Passes messages larger than the receive buffer to a sink.
+        self.stream: Stream | None = None
+        #: Bytes still to come of the large message under way.
+        self.large_left = 0
+        #: Large messages that were skipped, and duplicates at QoS 2 that were not delivered.
+        self.skipped = self.duplicates = 0
         self.tx = bytearray(tx_size)
         self.tx_end = 0
         # Whatever a slice is given, the buffer keeps its length.
@@ -287,6 +299,11 @@ class Endpoint:
         self.window = window
         #: A topic that has been checked, and cannot change.
         self.known_topic: Bytes | None = None
+        #: The topic of the prepared packet, the last PUBLISH at QoS 0 that was put at the start of ``tx``, and the
+        #: offset of its payload. While ``tx`` begins with its first byte and the connection is the same, ``rewrite``
+        #: sends it again with another payload.
+        self.ready: Bytes = NO_TOPIC
+        self.ready_at = 0
         self.state = IDLE
         #: Counts the changes of ``state``: what was known of the connection holds as long as this is the same.
         self.epoch = 0
@@ -319,6 +336,15 @@ class Endpoint:
         """Move the connection along its table (``transitions.NEXT``)."""
         self.state = NEXT[self.state * EVENTS + event]
         self.epoch += 1
+        self.ready = NO_TOPIC
+
+    def begin(self, now_ms: int) -> None:
+        """There is a transport: forget what the previous connection left half read and half sent."""
+        self._stop()
+        self.rx.clear()
+        self.status = 0
+        self.pinged = False
+        self.now = self.rx_time = self.tx_time = now_ms
 
     def lost(self) -> None:
         """The transport is gone: what is unacknowledged waits for the next connection."""
@@ -340,6 +366,11 @@ class Endpoint:
         # A handler that is running may hold room for its answer, which nobody waits for now.
         self.tx_size = len(self.tx)
         self._stuck = None
+        self.stalled = self.feeding = False
+        self.large_left = 0
+        if self.stream is not None:
+            # Last, because a sink may raise.
+            self.stream.close(False)
 
     def is_half_sent(self) -> bool:
         """Return whether the transport has taken a part of a packet, or of the packets in the transmit buffer."""

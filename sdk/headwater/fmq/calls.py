@@ -9,7 +9,7 @@
 The functions are for a session without a client; what they queue leaves through ``out``. Calls allocate.
 """
 
-from headwater.connection import send_out, send_request
+from headwater.connection import NO_TOPIC, send_out, send_request
 from headwater.errors import E_AGAIN, E_ARGUMENT, E_OFFLINE, E_TOO_LARGE
 from headwater.fmq.frames import (
     Frame,
@@ -140,7 +140,8 @@ def _reply(s: "ClientSession", buf: "Bytes", at: int, end: int, result: "Bytes")
     size = 1 + len(s.ids.ident) + length_size(n) + n
     if size > s.tx_size - s.tx_end:
         return E_AGAIN if size <= len(s.tx) else E_TOO_LARGE
-    s.forget_prepared()
+    # It takes the place of the prepared frame.
+    s.ready = NO_TOPIC
     to = put_head(s.tx, s.tx_end, _PUBLISH << 4, s.ids.next(_PUBLISH, s.now))
     to = put_text(s.tx, put_length(s.tx, to, n), len(s.tx), _REPLY)
     s.tx[to] = _NO_TAGS

@@ -11,7 +11,24 @@ MicroPython heap-allocates frames over 11 words, so hot functions have few local
 """
 
 from headwater import errors
-from headwater.connection import Endpoint, RamOutbox, RxBuf
+from headwater.connection import (
+    ACCEPT,
+    AT2,
+    CLOSING,
+    CONNECTING,
+    DONE,
+    FINISH,
+    FREE,
+    LOST,
+    NO_TOPIC,
+    ONLINE,
+    OPEN,
+    REL,
+    WRONG,
+    Endpoint,
+    RamOutbox,
+    RxBuf,
+)
 from headwater.errors import PEER, blame
 from headwater.fmq.frames import (
     NO_TAGS,
@@ -39,18 +56,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from headwater.fmq.frames import Field
-    from headwater.streaming import Stream
     from headwater.types import Bytes, Outbox
 
 # The states of the connection and their events are those of every protocol (``headwater.connection``). In CONNECTING
 # only the ACK to AUTH may arrive.
-_CONNECTING = const(1)
-_ONLINE = const(2)
-_CLOSING = const(3)
-_OPEN = const(0)
-_ACCEPT = const(1)
-_FINISH = const(2)
-_LOST = const(4)
 
 #: Frame types that a client accepts, a bit each, by state.
 TAKES = (0, 1 << 14, 1 << 3 | 1 << 5 | 1 << 6 | 1 << 7 | 1 << 11 | 1 << 12 | 1 << 14, 0, 0)
@@ -67,11 +76,6 @@ TAKES = (0, 1 << 14, 1 << 3 | 1 << 5 | 1 << 6 | 1 << 7 | 1 << 11 | 1 << 12 | 1 <
 # An ACK with a reason code ends a message in every state. An answer to a message that is not in flight is STRAY: it is
 # counted, and a PUBREC is answered so that the hub can forget the id. An answer that does not fit the QoS is WRONG: the
 # hub's error.
-_FREE = const(0)
-_AT2 = const(2)
-_REL = const(3)
-_DONE = const(4)
-_WRONG = const(6)
 
 #: The next state of a message: ``DELIVERY[state * 3 + answer]``; the answer is ACK (0), PUBREC (1) or PUBCOMP (2).
 DELIVERY = (
@@ -105,8 +109,6 @@ _PLAIN = const(0x30)
 
 #: The longest answer: a byte, an id, and the length of an ACK.
 ANSWER_SIZE = const(20)
-# No caller has this object as a topic.
-_NO_TOPIC = bytearray(0)
 _LISTS = (tuple, list)
 
 # States in the table of requests, besides the type of the request's frame: CONSUME with ONCE; a subscription, under its
@@ -205,7 +207,7 @@ def find_sent(s: "ClientSession", buf: "Bytes", at: int, end: int) -> int:
     i = box.head
     n = box.count - s._unsent
     while n:
-        if box.state[i] != _DONE and same(buf, at, end, box.buf, box.at[i] + 1):
+        if box.state[i] != DONE and same(buf, at, end, box.buf, box.at[i] + 1):
             return i
         i = i + 1 if i + 1 < box.slots else 0
         n -= 1
@@ -218,19 +220,19 @@ def settle(s: "ClientSession", i: int, answer: int, buf: "Bytes", at: int, end: 
     ``answer`` is the column of ``DELIVERY``: ACK without an error (0), PUBREC (1), PUBCOMP (2).
     """
     box = s.outbox
-    new = _FREE
+    new = FREE
     if i >= 0:
-        new = _REL if _is_released(box, i) else box.state[i]
+        new = REL if _is_released(box, i) else box.state[i]
     new = DELIVERY[new * 3 + answer]
-    if new == _DONE:
+    if new == DONE:
         _complete(s, i)
         if s.on_delivered is not None:
             s.on_delivered(i + 1)
-    elif new == _REL:
+    elif new == REL:
         box.buf[box.at[i]] = _PUBREL << 4
         box.size[i] = 1 + end - at
         put_answer(s, _PUBREL, buf, at, end)
-    elif new == _WRONG:
+    elif new == WRONG:
         return errors.E_ACK_KIND
     else:
         s.strays += 1
@@ -241,7 +243,7 @@ def settle(s: "ClientSession", i: int, answer: int, buf: "Bytes", at: int, end: 
 
 def _complete(s: "ClientSession", i: int) -> None:
     s.in_flight -= 1
-    s.outbox.set(i, _DONE)
+    s.outbox.set(i, DONE)
 
 
 def _is_released(box: "Outbox", i: int) -> bool:
@@ -566,7 +568,7 @@ def _end_large(s: "ClientSession") -> int:
 
 def _on_ack(s: "ClientSession", f: "Frame") -> int:
     asked = f.buf[f.id_at] >> 4
-    if asked == _PUBLISH and s.state != _CONNECTING:
+    if asked == _PUBLISH and s.state != CONNECTING:
         asked = find_sent(s, f.buf, f.id_at, f.id_end)
         if f.code == 0:
             return settle(s, asked, 0, f.buf, f.id_at, f.id_end)
@@ -575,10 +577,10 @@ def _on_ack(s: "ClientSession", f: "Frame") -> int:
         if s.on_refused is not None:
             s.on_refused(asked + 1, f.code)
         return 0
-    if asked == _PINGREQ and s.state != _CONNECTING:
+    if asked == _PINGREQ and s.state != CONNECTING:
         s.pinged = False
         return 0
-    if asked == _AUTH or s.state == _CONNECTING:
+    if asked == _AUTH or s.state == CONNECTING:
         return _on_auth(s, f)
     return _on_request_ack(s, f)
 
@@ -586,12 +588,12 @@ def _on_ack(s: "ClientSession", f: "Frame") -> int:
 def _on_auth(s: "ClientSession", f: "Frame") -> int:
     """The hub accepts or refuses AUTH, or ends a connection that it had accepted."""
     if s.requests.find(HELLO, HELLO, f.buf, f.id_at, f.id_end) < 0:
-        if s.state == _CONNECTING:
+        if s.state == CONNECTING:
             return errors.E_UNEXPECTED
         s.strays += 1
         return 0
     s.return_code = f.code
-    if s.state != _CONNECTING:
+    if s.state != CONNECTING:
         return errors.E_DISCONNECTED
     if f.code:
         return errors.E_REFUSED
@@ -614,7 +616,7 @@ def _on_auth(s: "ClientSession", f: "Frame") -> int:
         # A time that does not have eight bytes is ignored: ids then continue by the board's clock.
         s.ids.set_time(f.buf, v.at, v.end, s.now)
     s.session_present = present
-    s.event(_ACCEPT)
+    s.event(ACCEPT)
     if not present:
         # There are no subscriptions, and received messages are not redelivered.
         s.requests.keep(HELLO)
@@ -723,16 +725,16 @@ class ClientSession(Endpoint):
     ):
         if tx_size < 2 * ANSWER_SIZE:
             raise ValueError("the transmit buffer needs at least 40 bytes")
-        super().__init__(tx_size, outbox or RamOutbox(outbox_size, slots), window, response_ms)
+        rx = rx or RxBuf(rx_size)
+        super().__init__(rx, tx_size, outbox or RamOutbox(outbox_size, slots), window, response_ms)
         self.ids = IdMaker(thread, boot)
         #: The process number that the hub gave, little-endian; empty before.
         self.process: Bytes = process
         if process and self.ids.set_process(process, 0, len(process)):
             raise ValueError("a process number is too long")
-        self.rx = rx or RxBuf(rx_size)
-        if self.rx.capacity < 56:
+        if rx.capacity < 56:
             raise ValueError("the receive buffer needs at least 64 bytes")
-        self.frame = Frame(self.rx.buf, max_body)
+        self.frame = Frame(rx.buf, max_body)
         self.client_id = client_id
         self.keep_alive = keep_alive
         self.clean_start = clean_start
@@ -746,28 +748,19 @@ class ClientSession(Endpoint):
         self.on_online: Callable[[bool], object] | None = None
         self.on_answer: Callable[[int, int], object] | None = None
         self.on_refused: Callable[[int, int], object] | None = None
-        self.on_message: Callable[[Frame], object] | None = None
         self.on_call: Callable[[Frame], object] | None = None
         self.on_result: Callable[[Frame], object] | None = None
         self.auto_ack = True
         #: Set for ``on_message``.
         self.source = self.receipt = 0
-        #: Messages that were skipped, and duplicates at QoS 2 that were not delivered.
-        self.skipped = self.duplicates = 0
-        #: Whether a received frame waits for room to answer it; ``feed(0)`` continues once something was sent.
-        self.stalled = False
-        #: Set by ``feed``; its caller clears it.
-        self.feeding = False
         self.takes = TAKES
         self.take_packets = take_frame
         self.requests = IdTable(requests)
         # The place of AUTH.
         self._hello = 0
         self.taken = IdTable(receive_window)
-        #: Passes messages larger than the receive buffer to a sink.
-        self.stream: Stream | None = None
-        # The large message under way: bytes still to come, type of the answer, id.
-        self.large_left = self.large_answer = self.large_size = 0
+        # The large message under way: type of the answer, id.
+        self.large_answer = self.large_size = 0
         self.large_ident = bytearray(_ID_SIZE)
         # Finds the request that a CONSUMERESP answers: ``queues.find_request`` once something was requested.
         self.find_request: Callable[[ClientSession, Frame], int] | None = None
@@ -777,12 +770,9 @@ class ClientSession(Endpoint):
         self.ident_at = self.ident_end = 0
         self.ending = -1
         self.frame_at = 0
-        # The prepared frame: the topic of the last PUBLISH at QoS 0 at the start of ``tx``, the offset of its length of
-        # two bytes, and that of its payload. While ``tx`` begins with its first byte and the connection is the same,
-        # ``rewrite`` sends it again with a new id and payload. No other frame begins like this except a reply, which
-        # clears it.
-        self.ready: Bytes = _NO_TOPIC
-        self.ready_length = self.ready_at = 0
+        # In the prepared frame: the offset of the body's length, which has two bytes. No frame but a reply begins like
+        # it, and a reply clears it.
+        self.ready_length = 0
 
     def set_will(
         self, topic: "Bytes | None", payload: "Bytes" = b"", qos: int = 0, retain: bool = False
@@ -807,11 +797,8 @@ class ClientSession(Endpoint):
 
     def connect(self, now_ms: int) -> int:
         """Start a connection with AUTH: 0; E_TOO_LARGE or E_ARGUMENT if it cannot be encoded."""
-        self._stop()
-        self.rx.clear()
-        self.status = self.return_code = 0
-        self.pinged = False
-        self.now = self.rx_time = self.tx_time = now_ms
+        self.begin(now_ms)
+        self.return_code = 0
         asked = self.requests
         asked.keep(LIVE)
         taken = self.taken
@@ -835,12 +822,12 @@ class ClientSession(Endpoint):
             end = encode_frame(self.tx, 0, self.tx_size, _AUTH << 4, ident, values)
         i = asked.free()
         if end < 0 or i < 0:
-            self.event(_LOST)
+            self.event(LOST)
             return end if end < 0 else errors.E_ARGUMENT
         asked.put(i, HELLO, ident, 0, len(ident))
         self._hello = i
         self.tx_end = end
-        self.event(_OPEN)
+        self.event(OPEN)
         return 0
 
     def disconnect(self) -> int:
@@ -848,9 +835,9 @@ class ClientSession(Endpoint):
 
         The will is not published. Close the transport once ``out`` returns 0.
         """
-        if self.state == _CLOSING:
+        if self.state == CLOSING:
             return 0
-        if self.state == _ONLINE:
+        if self.state == ONLINE:
             asked = self.requests
             i = self._hello
             at = i * _ID_SIZE
@@ -859,39 +846,22 @@ class ClientSession(Endpoint):
             )
             if bad:
                 return bad
-        self.event(_FINISH)
+        self.event(FINISH)
         return 0
-
-    def event(self, event: int) -> None:
-        """Apply an event to the state of the connection; the prepared frame ends with it."""
-        super().event(event)
-        self.forget_prepared()
-
-    def forget_prepared(self) -> None:
-        """Forget the prepared frame: another one takes its place in ``tx``."""
-        self.ready = _NO_TOPIC
 
     def resume(self) -> None:
         """Retransmit everything unacknowledged, in order, before new messages."""
         box = self.outbox
         for i in range(box.slots):
-            if box.state[i] == _REL:
+            if box.state[i] == REL:
                 # A journal's place of an entry that it has lost.
-                box.set(i, _DONE)
-            elif box.state[i] == _AT2 and _is_released(box, i):
+                box.set(i, DONE)
+            elif box.state[i] == AT2 and _is_released(box, i):
                 # Sending has set DUP, which PUBREL does not have.
                 box.buf[box.at[i]] = _PUBREL << 4
         self._entry = box.head
         self._unsent = box.count
         self.in_flight = 0
-
-    def _stop(self) -> None:
-        super()._stop()
-        self.stalled = self.feeding = False
-        self.large_left = 0
-        if self.stream is not None:
-            # Last, because a sink may raise.
-            self.stream.close(False)
 
     def fail(self, code: int) -> int:
         """End the connection with an error, and tell the hub if it caused it; returns ``code``."""
@@ -939,7 +909,7 @@ class ClientSession(Endpoint):
             n += 1 + len(self.ids.ident) + length_size(n)
             if flags > 1:
                 return _store(self, n, topic, payload, flags, tags)
-            if self.state != _ONLINE:
+            if self.state != ONLINE:
                 return errors.E_OFFLINE
             if n > self.tx_size - self.tx_end:
                 return errors.E_AGAIN if n <= len(self.tx) else errors.E_TOO_LARGE
@@ -947,13 +917,13 @@ class ClientSession(Endpoint):
             if self.tx_end == 0:
                 # It replaces the prepared frame, and may be the next one.
                 self.ready = (
-                    topic if flags == 0 and tags is NO_TAGS and topic is self.known_topic else _NO_TOPIC
+                    topic if flags == 0 and tags is NO_TAGS and topic is self.known_topic else NO_TOPIC
                 )
                 self.ready_length = at
                 self.ready_at = n - len(payload)
             self.tx_end = put_message(self.tx, at, topic, payload, tags)
             if self.tx[self.ready_length] >> 4 != 1:
-                self.ready = _NO_TOPIC
+                self.ready = NO_TOPIC
         except NOT_BYTES:
             return errors.E_ARGUMENT
         return 0
@@ -993,7 +963,7 @@ class ClientSession(Endpoint):
 
     def request(self, head: int, values: "Sequence[Field]", state: int = -1) -> int:
         """Send any request, by its first byte and fields (``frames.encode_frame``): its number, as ``subscribe``."""
-        if self.state != _ONLINE:
+        if self.state != ONLINE:
             return errors.E_OFFLINE
         asked = self.requests
         i = asked.free()

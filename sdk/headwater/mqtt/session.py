@@ -38,6 +38,7 @@ from headwater.connection import (
     FINISH,
     FIRST_REQUEST_ID,
     LOST,
+    NO_TOPIC,
     ONLINE,
     OPEN,
     Endpoint,
@@ -71,7 +72,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
-    from headwater.streaming import Stream
     from headwater.types import Bytes, NameCheck, Outbox
 
 #: The packet types that may arrive, a bit each, by state: at a client, and at a server.
@@ -120,8 +120,6 @@ _WRONG = const(6)
 _ONLINE = const(2)
 # The longest packet whose remaining length has one byte.
 _SHORT = const(129)
-# Nobody's topic is this object.
-NO_TOPIC = bytearray(0)
 #: Instead of a place among the QoS 2 identifiers: its message is here already.
 REPETITION = const(-1)
 #: What a handler answers when its packet is to be taken again later.
@@ -172,35 +170,22 @@ class Session(Endpoint):
     ):
         if tx_size < _SMALLEST:
             raise ValueError("the transmit buffer needs at least 16 bytes")
-        super().__init__(tx_size, outbox, window, response_ms)
+        super().__init__(rx, tx_size, outbox, window, response_ms)
         self._check = check
         #: The largest packet that the other end accepts (5.0: its Maximum Packet Size).
         self.most = _MAX_PACKET
         #: What another version than 3.1.1 brings: ``v31.V31``, or a ``v5.V5``, which is also ``v5``. None at 3.1.1.
         self.version: Any = version
         self.v5: Any = version if version is not None and version.is_5 else None
-        #: The topic of the last PUBLISH at QoS 0 that was put at the beginning of ``tx``, and where its payload is
-        #: there. As long as ``tx`` begins with its first byte and the connection is as it was, it can be sent again
-        #: with another payload (``rewrite``): no other packet begins so.
-        self.ready: Bytes = NO_TOPIC
-        self.ready_at = 0
         # Releasing the ids of a forgotten life: answers still awaited, and the last id asked for.
         self.sweep = self._swept = 0
-        self.rx = rx
         self.packet = Packet(rx.buf, check) if self.v5 is None else self.v5.cursor(rx.buf, check)
         # Above the receive buffer's capacity no packet is taken whole, even when all of it happens to be there.
         self.packet.short = min(128, rx.capacity - 1)
         #: Messages at QoS 1 of this connection that the application has to acknowledge.
         self.unanswered = 0
-        self.on_message: Callable[[Packet], object] | None = None
-        #: Messages larger than the buffer that were skipped, and repetitions at QoS 2 that were not delivered.
-        self.skipped = self.duplicates = 0
         # Parses packets for ``Endpoint.feed``.
         self.take_packets = take_packets
-        #: Whether what was read waits for room to answer it; ``feed(0)`` goes on once something was sent.
-        self.stalled = False
-        #: From ``feed`` on until its caller clears it: so that a caller notices when a handler calls it again.
-        self.feeding = False
         #: The identifiers of received QoS 2 messages that wait for PUBREL (4.3.3); 0 is a free place.
         self._received = outbox.received
         if self._received is not None:
@@ -214,11 +199,9 @@ class Session(Endpoint):
         #: Which of them this connection has opened, a byte each, and how many.
         self.opened_now = bytearray(receive_window)
         self.qos2_opened = 0
-        #: Passes messages larger than the receive buffer to a sink.
-        self.stream: Stream | None = None
-        # The large message under way: bytes still to come, how many of them are of a topic that does not fit; QoS, 0
-        # also if it is not to be acknowledged; packet identifier.
-        self.large_left = self.large_head = self.large_qos = self.large_id = 0
+        # The large message under way: bytes still to come of a topic that does not fit; QoS, 0 also if it is not to be
+        # acknowledged; packet identifier.
+        self.large_head = self.large_qos = self.large_id = 0
         # The packet types that may arrive, by state, and the function that handles each type.
         self.takes: tuple[int, ...] = (0, 0, 0, 0, 0)
         self.handlers: tuple[Callable[[Any, Any], int], ...] = ()
@@ -226,12 +209,9 @@ class Session(Endpoint):
     # -- the connection ------------------------------------------------------------------------------------------------
 
     def begin(self, now_ms: int) -> None:
-        """A transport is there: forget what the connection before left half read and half sent."""
-        self._stop()
-        self.rx.clear()
-        self.status = 0
+        """As ``Endpoint.begin``."""
+        super().begin(now_ms)
         self.unanswered = self.qos2_opened = 0
-        self.now = self.rx_time = self.tx_time = now_ms
         for i in range(len(self.opened_now)):
             self.opened_now[i] = 0
         if self.acks is not None:
@@ -253,13 +233,8 @@ class Session(Endpoint):
     def _stop(self) -> None:
         if self.v5 is not None:
             self.v5.stop()
+        self.large_head = 0
         super()._stop()
-        self.stalled = self.feeding = False
-        self.ready = NO_TOPIC
-        self.large_left = self.large_head = 0
-        if self.stream is not None:
-            # Last, because the sink may raise.
-            self.stream.close(False)
 
     def resume(self, session_present: bool) -> None:
         """Retransmit everything unacknowledged (4.4), PUBREL first, and either in its order; new messages follow.
