@@ -257,11 +257,7 @@ def test_a_block_keeps_to_its_limit_and_to_the_number_of_peers() -> None:
     assert block.peer[-1] == MAX_PEERS - 1
 
 
-def test_records_that_make_no_block_are_refused() -> None:
-    with pytest.raises(ValueError, match="at least one record"):
-        encode_records([], 0, SALT)
-    with pytest.raises(ValueError, match="for one block"):
-        encode_records([BY_HAND_RECORDS[0]._replace(frame=bytes(20 << 20))] * 2, 0, SALT)
+def test_a_block_size_that_is_not_possible_is_refused() -> None:
     for limit in (0, -1, MAX_BLOCK_BYTES + 1):
         with pytest.raises(ValueError, match=f"{limit} bytes: the limit is"):
             BlockBuilder(limit)
