@@ -231,7 +231,7 @@ async def test_who_waits_for_a_log_that_cannot_be_written_hears_why(
 ) -> None:
     monkeypatch.setattr("headwater_host.hub.broker.PATIENCE", 0.3)
     async with hub_source(tmp_path) as (source, recorder, disk):
-        reader, peer = await Peer.login(source.hub), await Peer.login(source.hub, "a", clean_start=False)
+        reader, peer = await Peer.login(source.hub), await Peer.login(source.hub, "a", clean=False)
         await reader.subscribe("t")
         await peer.send_message("t", b"first")
         disk.error = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
@@ -252,7 +252,7 @@ async def test_who_waits_for_a_log_that_cannot_be_written_hears_why(
 
         await until(mended)
         await until(lambda: not source.hub.broker.unable)
-        peer = await Peer.login(source.hub, "a", clean_start=False)
+        peer = await Peer.login(source.hub, "a", clean=False)
         await peer.send_message("t", b"second", ident=sent, dup=True)
         await reader.ping()
         assert not reader.got
@@ -310,7 +310,7 @@ class Publisher:
 
     async def talk(self, port: int, more: Callable[[], bool]) -> None:
         """Over one connection, as long as ``more`` says and it lasts."""
-        peer = await Peer.login(("127.0.0.1", port), "publisher", clean_start=False)
+        peer = await Peer.login(("127.0.0.1", port), "publisher", clean=False)
         for ident, number in self.waiting.items():
             self._send(peer, ident, number, again=True)
         while more() or self.waiting:

@@ -285,7 +285,7 @@ async def test_a_will_that_would_get_too_long_is_refused(hub: Hub, size: int) ->
     assert (await peer.auth("c", will=(b"t", 0, False, bytes(size - 8)))).code == (size > 970) * 0x95
 
 
-@pytest.mark.settings(clients=ClientLimits(once=0.05))
+@pytest.mark.settings(clients=ClientLimits(once=0.4))
 async def test_once(hub: Hub) -> None:
     one = await Peer.login(hub)
     values = (b"t", (), b"", b"g")

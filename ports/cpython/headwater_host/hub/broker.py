@@ -341,7 +341,8 @@ class Broker:
     def stop(self) -> None:
         """Tell every client that the hub ends, and take nothing more."""
         self._ticker.cancel()
-        self.shared.tasks.cancel()
+        for task in self.shared.tasks:
+            task.cancel()
         for connection in list(self.connections):
             connection.close(spec5.SERVER_SHUTTING_DOWN)
         self._users.close()

@@ -96,15 +96,12 @@ def _what_is_wrong(source: str, at: int) -> str:
 class Condition:
     """A parsed condition, called with a message's topic, its tags and a lookup in its payload.
 
-    ``names`` are the keys that it looks up; without any the payload need not be decoded. An empty condition is true.
-    Raises ConditionError.
+    An empty condition is true. Raises ConditionError.
     """
 
     def __init__(self, source: str):
         if len(source) > LONGEST:
             raise ConditionError(LONGEST + 1, f"a condition has at most {LONGEST} characters")
-        self.source = source
-        self.names: set[str] = set()
         self._tokens = _tokens(source)
         self._at = 0
         self._test: _Test = _always
@@ -192,7 +189,6 @@ class Condition:
         self._at += 1
         if name == "topic":
             return lambda topic, tags, lookup: holds(topic)
-        self.names.add(name)
         return lambda topic, tags, lookup: holds(lookup(name))
 
 

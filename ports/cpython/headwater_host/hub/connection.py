@@ -35,26 +35,6 @@ _ENOUGH = 64 << 10
 _logger = logging.getLogger("headwater.hub")
 
 
-class Tasks:
-    """Work of the hub that is cancelled when the hub ends."""
-
-    def __init__(self, loop: asyncio.AbstractEventLoop):
-        self._loop = loop
-        self._tasks: set[asyncio.Task[None]] = set()
-
-    def begin(self, work: Coroutine[None, None, None]) -> asyncio.Task[None]:
-        """Start a coroutine."""
-        task = self._loop.create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-        return task
-
-    def cancel(self) -> None:
-        """Cancel all that is not done."""
-        for task in self._tasks:
-            task.cancel()
-
-
 @dataclass
 class Shared:
     """What all connections of a hub use."""
@@ -67,10 +47,15 @@ class Shared:
     refused: Metric
     malformed: Metric
     observer: Observer | None
-    tasks: Tasks = field(init=False)
+    #: Work in progress, which is cancelled when the hub ends.
+    tasks: set[asyncio.Task[None]] = field(default_factory=set)
 
-    def __post_init__(self) -> None:
-        self.tasks = Tasks(self.loop)
+    def begin(self, work: Coroutine[None, None, None]) -> asyncio.Task[None]:
+        """Start a coroutine."""
+        task = self.loop.create_task(work)
+        self.tasks.add(task)
+        task.add_done_callback(self.tasks.discard)
+        return task
 
 
 class Events(Protocol):
@@ -158,7 +143,7 @@ class Connection(asyncio.Protocol):
         if self._context is not None and self.closed is None:
             # What comes with the end of the handshake waits for ``_secure``.
             self._holds += 1
-            self._shared.tasks.begin(self._secure(transport, self._context))
+            self._shared.begin(self._secure(transport, self._context))
 
     async def _secure(self, transport: asyncio.Transport, context: ssl.SSLContext) -> None:
         limits = self._shared.limits

@@ -43,14 +43,14 @@ class Consumer(Member):
     ):
         super().__init__()
         self._consumers = consumers
-        self._client = client
+        self.client = client
         self.subscribed = subscribed
         self.pattern = subscribed.subscription.topic
         self.group = consumers.groups.group(subscribed.subscription.group)
         self.ident = ident
         self.once = deadline > 0
         self._correlation = ident if self.once else encode(subscribed.number)
-        self._window = window
+        self.window = window
         #: With ONCE: 0 once it has its message.
         self.deadline = deadline
         self._unacknowledged = 0
@@ -61,45 +61,45 @@ class Consumer(Member):
 
     def may_have(self, topic: str) -> bool:
         """Return what the rules say."""
-        connection = self._client.connection
+        connection = self.client.connection
         kinds = ("CONSUME",) if self.once else ("SUBSCRIBE", "CONSUME")
         return connection is not None and all(connection.may(kind, topic) for kind in kinds)
 
     def room(self) -> int:
         """Return how much of its window is free, 0 while its client does not read."""
-        connection = self._client.connection
+        connection = self.client.connection
         if connection is None or not connection.writable:
             return 0
         if self.once:
             return 1 if self.deadline else 0
-        return self._window - self._unacknowledged if self._window else _UNBOUNDED
+        return self.window - self._unacknowledged if self.window else _UNBOUNDED
 
     def hand(self, lane: Lane, delivery: Delivery) -> bool:
         """Send a message, if the subscription gets it."""
-        message, connection = delivery.message, self._client.connection
+        message, connection = delivery.message, self.client.connection
         if connection is None or not self.subscribed.selection.takes(message):
             return False
         topic = None if is_literal(self.pattern) else message.topic
         body = frames.message(topic, message.tags, message.payload)
         connection.send(frames.response(message.id, self._correlation, body))
         self.deadline = 0.0
-        self._consumers.handed(self, self._client, lane, message.seq, message.id, bool(self._window))
-        if self._window:
+        self._consumers.handed(self, lane, message.seq, message.id)
+        if self.window:
             self._unacknowledged += 1
-        return self._window > 0
+        return self.window > 0
 
     def closed(self, lane: Lane, seq: int, ident: bytes) -> None:
         """Make room for another message."""
         self._unacknowledged -= 1
-        self._consumers.closed(self, self._client, lane, seq, ident)
+        self._consumers.closed(self, lane, seq, ident)
 
     def end(self, reason: int) -> None:
         """Leave the group, and tell the client why."""
-        connection = self._client.connection
+        connection = self.client.connection
         if connection is not None:
             answer = frames.refusal(self.ident, reason) if reason else frames.ack(self.ident)
             connection.send(answer)
-        self._consumers.finish(self, self._client)
+        self._consumers.finish(self)
 
 
 class _Consuming:
@@ -157,7 +157,7 @@ class Consumers:
         self.end(client, asked.number, spec5.SESSION_TAKEN_OVER)
         most = self._limits.window
         window = min(asked.window or most, most) if f.head & spec.NEEDACK else 0
-        self._join(client, Consumer(self, client, subscribed, ident, window))
+        self._join(Consumer(self, client, subscribed, ident, window))
 
     def _on_once(self, connection: Connection, client: Client, f: Frame, ident: bytes) -> None:
         wish = self._read_wish(f)
@@ -173,10 +173,10 @@ class Consumers:
         window = 1 if f.head & spec.NEEDACK else 0
         consumer = Consumer(self, client, subscribed, ident, window, self._loop.time() + self._limits.once)
         self._waiting[consumer] = None
-        self._join(client, consumer)
+        self._join(consumer)
 
-    def _join(self, client: Client, consumer: Consumer) -> None:
-        self._of.setdefault(client, _Consuming()).consumers[consumer.ident] = consumer
+    def _join(self, consumer: Consumer) -> None:
+        self._of.setdefault(consumer.client, _Consuming()).consumers[consumer.ident] = consumer
         consumer.group.join(consumer)
 
     def _consumers(self, client: Client) -> dict[bytes, Consumer]:
@@ -198,41 +198,39 @@ class Consumers:
 
     # -- what consumers report ---------------------------------------------------------------------------------------
 
-    def handed(
-        self, consumer: Consumer, client: Client, lane: Lane, seq: int, ident: bytes, needs_ack: bool
-    ) -> None:
+    def handed(self, consumer: Consumer, lane: Lane, seq: int, ident: bytes) -> None:
         """Note that a message was sent to a consumer."""
         self._sent.add(1, "CONSUMERESP")
         if consumer.once:
             del self._waiting[consumer]
-        if needs_ack:
+        if consumer.window:
             until = self._loop.time() + self._limits.redelivery
             lane.open[seq] = Opening(ident, until)
             self.groups.watch(lane, until)
-            self._of[client].open.setdefault(ident, deque()).append((lane, seq))
+            self._of[consumer.client].open.setdefault(ident, deque()).append((lane, seq))
         elif consumer.once:
-            self._loop.call_soon(self.finish, consumer, client)
+            self._loop.call_soon(self.finish, consumer)
 
-    def closed(self, consumer: Consumer, client: Client, lane: Lane, seq: int, ident: bytes) -> None:
+    def closed(self, consumer: Consumer, lane: Lane, seq: int, ident: bytes) -> None:
         """Note that a message is not unacknowledged any more."""
-        opened = self._of[client].open
+        opened = self._of[consumer.client].open
         waiting = opened.get(ident)
         if waiting is not None:
             waiting.remove((lane, seq))
             if not waiting:
                 del opened[ident]
         if consumer.once:
-            self._loop.call_soon(self.finish, consumer, client)
+            self._loop.call_soon(self.finish, consumer)
 
-    def finish(self, consumer: Consumer, client: Client, *, failed: bool = False) -> None:
+    def finish(self, consumer: Consumer, *, failed: bool = False) -> None:
         """Remove a consumer from its group. ``failed``: what it did not acknowledge counts a try."""
         self._waiting.pop(consumer, None)
-        of = self._of.get(client)
+        of = self._of.get(consumer.client)
         if of is not None and of.consumers.get(consumer.ident) is consumer:
             del of.consumers[consumer.ident]
         consumer.group.leave(consumer, failed=failed)
         if of is not None and not of.consumers and not of.open:
-            self._of.pop(client, None)
+            self._of.pop(consumer.client, None)
 
     # -- events ------------------------------------------------------------------------------------------------------
 
@@ -251,7 +249,7 @@ class Consumers:
     def lost(self, client: Client) -> None:
         """The connection is gone: what is unacknowledged goes to the group again."""
         for consumer in list(self._consumers(client).values()):
-            self.finish(consumer, client, failed=True)
+            self.finish(consumer, failed=True)
 
     def writable(self, client: Client) -> None:
         """The client can be sent more."""

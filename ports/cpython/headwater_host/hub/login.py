@@ -51,7 +51,7 @@ class Login:
             return
         request, payload = requests.auth(f)
         connection.hold()
-        connection.login = self.shared.tasks.begin(self._login(connection, ident, request, payload))
+        connection.login = self.shared.begin(self._login(connection, ident, request, payload))
 
     def _refuse(self, connection: Connection, reason: int, text: str) -> None:
         self.shared.refused.add(1, "AUTH")
