@@ -14,6 +14,7 @@ from tests.host.hub_storage import ident, synced
 from tests.host.set_clocks import BEGIN, DAY, SECOND, SetClocks
 from tests.host.sql import execute
 from tests.host.test_hub_rpc import asked, call, reply, serving
+from tests.rows import each_row
 
 AGES = Limits(age=7 * 86_400, ids_age=86_400)
 
@@ -98,7 +99,7 @@ async def test_a_hub_that_is_down_grows_older_with_its_machine(tmp_path: Path) -
     assert await session(path, clocks) == ([], False)
 
 
-@pytest.mark.parametrize(
+@each_row(
     "before, after, left",
     [(True, True, []), (True, False, [b"1"]), (False, True, [b"1"]), (False, False, [b"1"])],
 )

@@ -18,6 +18,7 @@ from headwater_host.hub.users import Hash
 from headwater_host.settings import read_toml
 from tests.host.command import HEADWATER, Running, environment, headwater, running
 from tests.host.hub_client import Peer, until
+from tests.rows import each_row
 
 
 def holds(output: bytes, name: str, password: bytes) -> None:
@@ -83,7 +84,7 @@ def test_a_password_is_asked_for_twice_and_not_shown(again: bytes, status: int, 
         holds(output, "me", b"secret")
 
 
-@pytest.mark.parametrize(
+@each_row(
     "arguments, data, says",
     [
         (["me"], b"\n", "the password is empty"),

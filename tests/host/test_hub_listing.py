@@ -3,8 +3,6 @@
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from headwater.fmq import spec
 from headwater_host.fmq.values import decode
 from headwater_host.fmq.values import encode as value
@@ -12,6 +10,7 @@ from headwater_host.hub.service import Hub
 from headwater_host.hub.topic_list import PAGE
 from tests.host.hub_client import Peer, config, hub_of
 from tests.host.test_hub_rpc import call, refusal
+from tests.rows import each_row
 
 
 async def page(peer: Peer, *arguments: Any) -> dict[str, Any]:
@@ -69,7 +68,7 @@ async def test_many_topics_are_listed_in_pages(hub: Hub) -> None:
         assert (await peer.answer_or_response(ident)).correlation == ident
 
 
-@pytest.mark.parametrize(
+@each_row(
     "arguments, code",
     [
         (b"\x11", 0x99),

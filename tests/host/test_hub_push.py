@@ -13,6 +13,9 @@ from headwater_host.hub.broadcast import WINDOW
 from headwater_host.hub.service import Hub
 from tests.host.hub_client import ClientLimits, Got, Peer, config, hub_of, until
 
+#: From one network nothing of this topic may be subscribed to.
+ONE_NETWORK_LESS = (Rule(("SUBSCRIBE",), ("secret/#",), (), (ip_network("127.0.0.2"),)), Rule(allow=ANY))
+
 
 async def messages(peer: Peer, count: int) -> list[Got]:
     """The next messages, answered to their end."""
@@ -82,27 +85,28 @@ async def test_tags_and_condition(hub: Hub) -> None:
         await peer.leave()
 
 
-async def test_what_cannot_be_subscribed_to(tmp_path: Path) -> None:
-    rules = (Rule(topics=("secret/#",), deny=ANY), Rule(allow=ANY))
-    async with hub_of(config(tmp_path, clients=ClientLimits(subscriptions=2), rules=rules)) as hub:
-        peer = await Peer.login(hub)
-        for values, code in (
-            ((b"a/#/b",), 0x8F),
-            ((b"t", (), b"a &&"), 0x8F),
-            ((b"t", (), b"", b"$session/a"), 0x8F),
-            ((hash_of("nothing"),), 0x90),
-            ((b"#",), 0x87),
-            ((b"secret/1",), 0x87),
-            ((b"1",), 0),
-            ((b"2",), 0),
-            ((b"3",), 0x97),
-            ((b"2",), 0),
-        ):
-            got = await peer.ask(spec.SUBSCRIBE, values)
-            assert got.code == code, (values, got)
-            if values[-1] == b"a &&":
-                assert got.values[1].startswith("column 5")
-        assert (await peer.ask(spec.SUBSCRIBE, (hash_of("1"),))).values[1] & 0xFFFFFFFF == 1
+@pytest.mark.settings(
+    clients=ClientLimits(subscriptions=2), rules=(Rule(topics=("secret/#",), deny=ANY), Rule(allow=ANY))
+)
+async def test_what_cannot_be_subscribed_to(hub: Hub) -> None:
+    peer = await Peer.login(hub)
+    for values, code in (
+        ((b"a/#/b",), 0x8F),
+        ((b"t", (), b"a &&"), 0x8F),
+        ((b"t", (), b"", b"$session/a"), 0x8F),
+        ((hash_of("nothing"),), 0x90),
+        ((b"#",), 0x87),
+        ((b"secret/1",), 0x87),
+        ((b"1",), 0),
+        ((b"2",), 0),
+        ((b"3",), 0x97),
+        ((b"2",), 0),
+    ):
+        got = await peer.ask(spec.SUBSCRIBE, values)
+        assert got.code == code, (values, got)
+        if values[-1] == b"a &&":
+            assert got.values[1].startswith("column 5")
+    assert (await peer.ask(spec.SUBSCRIBE, (hash_of("1"),))).values[1] & 0xFFFFFFFF == 1
 
 
 async def test_unsubscribe(hub: Hub) -> None:
@@ -186,21 +190,20 @@ async def test_what_was_under_way_comes_again_with_dup(hub: Hub) -> None:
     assert [(each.id, each.flags) for each in got] == [(sent[0], 10), (sent[2], 10)]
 
 
-async def test_who_takes_nothing_is_cut_off_and_others_go_on(tmp_path: Path) -> None:
-    limits = ClientLimits(unread=1 << 12, stalled=0.2)
-    async with hub_of(config(tmp_path, clients=limits)) as hub:
-        slow, quick, two = await Peer.login(hub, "slow"), await Peer.login(hub), await Peer.login(hub)
-        for peer in (slow, quick):
-            await peer.subscribe("t")
-        payload = bytes(20_000)
-        got = 0
-        while "slow" in hub.broker.clients.by_name:
-            two.publish("t", payload)
-            assert (await quick.next()).payload == payload
-            got += 1
-            assert got < 10_000
+@pytest.mark.settings(clients=ClientLimits(unread=1 << 12, stalled=0.2))
+async def test_who_takes_nothing_is_cut_off_and_others_go_on(hub: Hub) -> None:
+    slow, quick, two = await Peer.login(hub, "slow"), await Peer.login(hub), await Peer.login(hub)
+    for peer in (slow, quick):
+        await peer.subscribe("t")
+    payload = bytes(20_000)
+    got = 0
+    while "slow" in hub.broker.clients.by_name:
         two.publish("t", payload)
-        await quick.next()
+        assert (await quick.next()).payload == payload
+        got += 1
+        assert got < 10_000
+    two.publish("t", payload)
+    await quick.next()
 
 
 @pytest.mark.settings(clients=ClientLimits(unread=1 << 10))
@@ -215,8 +218,7 @@ async def test_a_flood_for_one_who_does_not_acknowledge_is_bounded(hub: Hub) -> 
 
 async def test_a_session_keeps_what_one_of_its_networks_may_not_have(tmp_path: Path) -> None:
     """Messages, live and retained, wait for a connection that the rules let have them; restarts of the hub included."""
-    rules = (Rule(("SUBSCRIBE",), ("secret/#",), (), (ip_network("127.0.0.2"),)), Rule(allow=ANY))
-    settings = config(tmp_path, rules=rules)
+    settings = config(tmp_path, rules=ONE_NETWORK_LESS)
 
     async def connect(hub: Hub, address: str) -> Peer:
         peer = await Peer.open(hub, address)
@@ -261,27 +263,26 @@ async def test_a_session_keeps_what_one_of_its_networks_may_not_have(tmp_path: P
         assert not hub.broker.store.topics["secret/a"].count
 
 
-async def test_retained_messages_wait_for_a_network_that_may_have_them(tmp_path: Path) -> None:
-    rules = (Rule(("SUBSCRIBE",), ("secret/#",), (), (ip_network("127.0.0.2"),)), Rule(allow=ANY))
-    async with hub_of(config(tmp_path, rules=rules)) as hub:
-        talker = await Peer.login(hub)
-        for n in range(WINDOW + 5):
-            await talker.send_message(f"secret/{n}", b"%d" % n, retain=True)
-        peer = await Peer.login(hub, "kept", clean=False)
-        await peer.subscribe("secret/+")
-        # None is acknowledged.
-        assert len([await peer.next() for _ in range(WINDOW)]) == WINDOW
-        await peer.close()
-        peer = await Peer.open(hub, "127.0.0.2")
-        assert (await peer.auth("kept", clean=False)).code == 0
-        await peer.ping()
-        assert not peer.got
-        await peer.close()
-        peer = await Peer.login(hub, "kept", clean=False)
-        got = set()
-        for _ in range(WINDOW + 5):
-            one = await peer.next()
-            assert one.flags & 1
-            got.add(one.topic)
-            peer.ack(one.id)
-        assert len(got) == WINDOW + 5
+@pytest.mark.settings(rules=ONE_NETWORK_LESS)
+async def test_retained_messages_wait_for_a_network_that_may_have_them(hub: Hub) -> None:
+    talker = await Peer.login(hub)
+    for n in range(WINDOW + 5):
+        await talker.send_message(f"secret/{n}", b"%d" % n, retain=True)
+    peer = await Peer.login(hub, "kept", clean=False)
+    await peer.subscribe("secret/+")
+    # None is acknowledged.
+    assert len([await peer.next() for _ in range(WINDOW)]) == WINDOW
+    await peer.close()
+    peer = await Peer.open(hub, "127.0.0.2")
+    assert (await peer.auth("kept", clean=False)).code == 0
+    await peer.ping()
+    assert not peer.got
+    await peer.close()
+    peer = await Peer.login(hub, "kept", clean=False)
+    got = set()
+    for _ in range(WINDOW + 5):
+        one = await peer.next()
+        assert one.flags & 1
+        got.add(one.topic)
+        peer.ack(one.id)
+    assert len(got) == WINDOW + 5

@@ -15,6 +15,7 @@ from headwater_host.hub.access import ANY, Rule
 from headwater_host.hub.service import Hub
 from headwater_host.hub.users import hashed
 from tests.host.hub_client import ClientLimits, Peer, config, hub_of, new_id, until
+from tests.rows import each_row
 
 USERS = {"ann": hashed(b"secret", ln=4), "bob": hashed(b"other", ln=4)}
 
@@ -46,7 +47,7 @@ async def test_auth_tells_the_time(hub: Hub) -> None:
     assert not peer.present
 
 
-@pytest.mark.parametrize(
+@each_row(
     "name,more,reason",
     [
         ("a", {"user": "ann", "password": "wrong"}, 0x86),
@@ -233,24 +234,26 @@ async def test_the_queue_is_that_of_the_process(hub: Hub) -> None:
     assert queues == [[b"300"], [b"1"], [b"2", b"7"], [], []]
 
 
-async def test_rules_refuse_and_nothing_is_stored(tmp_path: Path) -> None:
-    rules = (
+@pytest.mark.settings(
+    users=USERS,
+    rules=(
         Rule(topics=("free/#",), allow=ANY),
         Rule(users=("ann",), allow=(ip_network("127.0.0.0/8"),)),
         Rule(deny=ANY),
-    )
-    async with hub_of(config(tmp_path, users=USERS, rules=rules)) as hub:
-        peer = await Peer.login(hub)
-        await peer.send_message("free/a", b"1")
-        for qos in (0, 1, 2):
-            assert (await peer.answer(peer.publish("other", b"1", qos))).code == 0x87
-        assert (await peer.ask(spec.REGISTER, (b"other",))).code == 0x87
-        assert (await peer.ask(spec.UNREGISTER, (b"other",))).code == 0x87
-        assert "other" not in hub.broker.store.topics
-        ann = await Peer.login(hub, user="ann", password="secret")
-        await ann.send_message("other", b"1")
-        will = await Peer.open(hub)
-        assert (await will.auth(will=(b"other", 0, False, b""))).code == 0x87
+    ),
+)
+async def test_rules_refuse_and_nothing_is_stored(hub: Hub) -> None:
+    peer = await Peer.login(hub)
+    await peer.send_message("free/a", b"1")
+    for qos in (0, 1, 2):
+        assert (await peer.answer(peer.publish("other", b"1", qos))).code == 0x87
+    assert (await peer.ask(spec.REGISTER, (b"other",))).code == 0x87
+    assert (await peer.ask(spec.UNREGISTER, (b"other",))).code == 0x87
+    assert "other" not in hub.broker.store.topics
+    ann = await Peer.login(hub, user="ann", password="secret")
+    await ann.send_message("other", b"1")
+    will = await Peer.open(hub)
+    assert (await will.auth(will=(b"other", 0, False, b""))).code == 0x87
 
 
 async def test_a_will_outlives_a_hub_that_is_killed(tmp_path: Path) -> None:

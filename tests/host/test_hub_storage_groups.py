@@ -8,6 +8,7 @@ from headwater_host.hub.errors import RefusedError
 from headwater_host.hub.storage import DEAD, Limits, Store
 from headwater_host.hub.storage import store as storage
 from tests.host.hub_storage import NOW, SECOND, ident, put, queue_ids, store_at, synced, taken
+from tests.rows import each_row
 
 # -- consumer groups ---------------------------------------------------------------------------------------------------
 
@@ -171,9 +172,7 @@ async def test_acknowledged_in_whatever_order_each_message_is_written_about_once
 # -- limits ------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    "limits", [Limits(topic_messages=3), Limits(topic_bytes=3 * 68), Limits(bytes=3 * 68)]
-)
+@each_row("limits", [Limits(topic_messages=3), Limits(topic_bytes=3 * 68), Limits(bytes=3 * 68)])
 async def test_a_full_topic(tmp_path: Path, limits: Limits) -> None:
     async with store_at(tmp_path / "hub.db", limits) as store:
         """Nobody waits for the messages: the oldest leaves."""

@@ -8,6 +8,7 @@ import pytest
 
 from headwater_host.lifetime import MACHINE, AgeClock, Clocks
 from tests.host.set_clocks import BEGIN, DAY, SECOND, SetClocks
+from tests.rows import each_row
 
 
 def test_only_time_of_this_boot_counts() -> None:
@@ -22,7 +23,7 @@ def test_only_time_of_this_boot_counts() -> None:
     assert age.seconds() == (BEGIN + DAY) / 1e9
 
 
-@pytest.mark.parametrize("synced", [False, True])
+@each_row("synced", [False, True])
 def test_a_process_that_was_down_counts_that_too(synced: bool) -> None:
     clocks = SetClocks(synced=synced)
     kept = AgeClock("", clocks).kept()
@@ -31,7 +32,7 @@ def test_a_process_that_was_down_counts_that_too(synced: bool) -> None:
     assert AgeClock(kept, clocks).now() == BEGIN + 8 * DAY
 
 
-@pytest.mark.parametrize(
+@each_row(
     "before, after, counted", [(True, True, 8 * DAY), (True, False, 0), (False, True, 0), (False, False, 0)]
 )
 def test_a_machine_that_was_off_counts_that_if_it_knows(before: bool, after: bool, counted: int) -> None:
@@ -104,9 +105,7 @@ def test_how_often_it_is_written() -> None:
     assert not age.is_due
 
 
-@pytest.mark.parametrize(
-    "text", ["x", "[]", "7", '["a", "b", 1, null]', "[1, 2, 3, [1]]", '{"age": 1}', "[1,2,3,4]"]
-)
+@each_row("text", ["x", "[]", "7", '["a", "b", 1, null]', "[1, 2, 3, [1]]", '{"age": 1}', "[1,2,3,4]"])
 def test_what_is_no_age_time(text: str) -> None:
     with pytest.raises(ValueError, match="no age time"):
         AgeClock(text, SetClocks())
