@@ -144,8 +144,8 @@ class BaseClient(Lifecycle, Generic[_Extra, _Message, _Answer]):
         it is still sent, over this or the next connection. With MQTT 5.0 and FMQ also PublishError: the server refused
         the message, which is not retransmitted.
         """
-        more = self._extra(properties, tags)
-        return self._send_path.publish(topic, payload, qos, retain, timeout, more)
+        message = (topic, payload, qos, retain, self._extra(properties, tags))
+        return self._send_path.publish(message, timeout)
 
     def post(
         self,
@@ -163,8 +163,8 @@ class BaseClient(Lifecycle, Generic[_Extra, _Message, _Answer]):
         The ``Delivery`` can be awaited, calls back when it is done, and has the packet identifier and the reason code.
         ``drain`` waits for all deliveries. A refusal of the server is also logged. For errors see ``publish``.
         """
-        more = self._extra(properties, tags)
-        return self._send_path.post(topic, payload, qos, retain, timeout, more)
+        message = (topic, payload, qos, retain, self._extra(properties, tags))
+        return self._send_path.post(message, timeout)
 
     def post_nowait(
         self,
@@ -184,7 +184,7 @@ class BaseClient(Lifecycle, Generic[_Extra, _Message, _Answer]):
         Acknowledgements are read in later turns of the event loop, so a program that posts many messages must await
         something in between.
         """
-        return self._send_path.post_nowait(topic, payload, qos, retain, self._extra(properties, tags))
+        return self._send_path.post_nowait((topic, payload, qos, retain, self._extra(properties, tags)))
 
     async def drain(self, timeout: float | None = None) -> None:
         """Wait until every published message is acknowledged.

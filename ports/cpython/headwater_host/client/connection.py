@@ -1,8 +1,8 @@
-"""An endpoint of the core over an asyncio transport: what arrives goes in, what is to be sent goes out, time passes.
+"""Run a session of the core over an asyncio transport.
 
-What is read lands in the session's own buffer and is parsed there (``asyncio.BufferedProtocol``). What one read makes
-the session answer leaves in one write, and so does what a program sends within one turn of the event loop; the first
-packet of a turn does not wait for the others.
+Received bytes are read into the session's buffer and parsed there (``asyncio.BufferedProtocol``). All answers to one
+read leave in one write, as do the packets that a program sends within one turn of the event loop. The first packet of a
+turn leaves at once.
 """
 
 import asyncio
@@ -18,41 +18,41 @@ if TYPE_CHECKING:
     from headwater.connection import RxBuf
     from headwater.types import Bytes, Outbox
 
-#: How often, in seconds, a connection looks at the clock at least.
+#: The longest time in seconds between two checks of the clock.
 TICK = 0.5
-# From how many unsent bytes on nothing more is read, because reading makes answers.
+# With more unsent bytes reading pauses, because received packets cause answers.
 _BACKLOG = 1 << 20
 # How many bytes may wait for the end of the turn.
 _BURST = 1 << 16
 
-#: Why reading is held: the application has enough to do; the peer does not take our answers; the gateway's log is full.
+#: Reasons to pause reading: the application's queue is full; the peer does not read; the gateway's log is full.
 HOLD_APPLICATION = 1
 HOLD_BACKLOG = 2
 HOLD_GATE = 4
 
 
-#: What waits to be handed to the transport.
+#: Packets that wait for the transport.
 Chunks = list[bytes | bytearray | memoryview]
 
 
 class Store(Protocol):
-    """An outbox that outlives the process, as of ``headwater_host.client.store.SqliteOutbox``."""
+    """An outbox that outlives the process (``headwater_host.client.store.SqliteOutbox``)."""
 
     position: int
     durable: int
 
     @property
     def unsynced(self) -> bool:
-        """Whether something is not in the file yet."""
+        """Whether a change is not committed yet."""
         ...
 
     def begin_commit(self, done: Callable[[int], object], /) -> None:
-        """Commit everything so far, and say so on the event loop: 0 or E_STORE."""
+        """Commit all changes so far; then call ``done(0)`` or ``done(E_STORE)`` on the event loop."""
         ...
 
 
 class Driven(Protocol):
-    """What a connection drives: one end of a protocol, whose states have the numbers of MQTT's."""
+    """A session as a connection uses it; the methods are those of ``headwater.connection.Endpoint``."""
 
     state: int
     status: int
@@ -71,43 +71,43 @@ class Driven(Protocol):
     frames: Chunks | None
 
     def feed(self, n: int, /) -> int:
-        """As of ``headwater.types.Session``, and so is ``poll``."""
+        """Decode ``n`` more bytes. Returns 0, or the error that ended the connection."""
         ...
 
     def poll(self, now_ms: int, /) -> int:
-        """Tell the time."""
+        """Check the timeouts. Returns 0 or E_TIMEOUT."""
         ...
 
     def fail(self, code: int, /) -> int:
-        """End the connection for a reason."""
+        """End the connection with an error. Returns ``code``."""
         ...
 
     def lost(self) -> None:
-        """The transport is gone."""
+        """Record that the transport is closed."""
         ...
 
     def out(self) -> int:
-        """As of ``headwater.connection.Endpoint``, and so is ``sent``."""
+        """Return how many bytes to send from ``out_buf[out_at]`` on."""
         ...
 
     def sent(self, k: int, /) -> int:
-        """The transport took ``k`` bytes."""
+        """Record that the transport took ``k`` bytes. Returns as ``out``."""
         ...
 
 
-#: How a server that expects TLS refuses what is none: a record that is an alert, of TLS 1.x.
+#: The start of a TLS 1.x alert, with which a server that expects TLS refuses other bytes.
 _ALERT = b"\x15\x03"
 
 
 class Connection(asyncio.BufferedProtocol):
-    """One connection of ``session``; make one for each.
+    """One connection of ``session``; create one for each.
 
-    ``on_lost(status, detail)`` is called once, when the connection is over for the session: with the session's status,
-    E_CLOSED when the peer or we closed, and with what the transport said. ``on_tick(now)`` is called about every
-    ``TICK`` seconds, with the loop's time.
+    ``on_lost(status, detail)`` is called once, when the session has lost the connection: with the session's status
+    (E_CLOSED when either end closed) and the transport's error. ``on_tick(now)`` is called about every ``TICK`` seconds
+    with the loop's time.
 
-    A client gives a ``probe``, a packet that is sent while reading is held, to keep the connection alive: nobody waits
-    for its answer. The clock is then also looked at when the keep-alive asks for a packet.
+    ``probe`` returns the packet that keeps a client's connection alive while reading is paused; its answer is not
+    awaited.
     """
 
     def __init__(
@@ -119,14 +119,14 @@ class Connection(asyncio.BufferedProtocol):
     ):
         self.session = session
         self.transport: asyncio.Transport | None = None
-        #: Whether the transport has more to send than it likes.
+        #: Whether the write buffer of the transport is full.
         self.paused = False
         #: Called when it has room again.
         self.on_writable: Callable[[], object] | None = None
         self._loop = asyncio.get_running_loop()
         self._closed: asyncio.Future[None] = self._loop.create_future()
         self._over = False
-        # Whether the peer has sent nothing yet, and whether TLS would say why.
+        # Whether the peer has sent nothing yet, and whether the transport uses TLS.
         self._silent = True
         self._secure = False
         self._on_lost = on_lost
@@ -151,14 +151,14 @@ class Connection(asyncio.BufferedProtocol):
         self._timer: asyncio.TimerHandle | None = None
 
     def now_ms(self) -> int:
-        """The loop's time in milliseconds."""
+        """Return the loop's time in milliseconds."""
         return int(self._loop.time() * 1000)
 
     # -- what asyncio calls ----------------------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """The transport is there; whoever made it begins the session."""
-        # uvloop's transports have asyncio's methods and are no subclasses.
+        """Start the clock; the caller begins the session."""
+        # uvloop's transports are no subclasses of asyncio's.
         self.transport = cast(asyncio.Transport, transport)
         self._secure = transport.get_extra_info("sslcontext") is not None
         if self._over:
@@ -167,13 +167,13 @@ class Connection(asyncio.BufferedProtocol):
         self._timer = self._loop.call_later(TICK, self._tick)
 
     def get_buffer(self, sizehint: int) -> memoryview:
-        """Where the transport is to read to."""
+        """Return the free part of the session's receive buffer."""
         rx = self.session.rx
         rx.window()
         return rx.view
 
     def buffer_updated(self, nbytes: int) -> None:
-        """``nbytes`` have been read: parse them, and send what they make us answer."""
+        """Parse ``nbytes`` received bytes, and send the answers."""
         if self._over:
             return
         session = self.session
@@ -188,7 +188,7 @@ class Connection(asyncio.BufferedProtocol):
         while status == 0 and session.stalled:
             self._send()
             status = session.feed(0)
-        # What only ends a message can wait for the tick.
+        # A change of the store that only completes a message is committed by the next tick.
         self._send()
         if status:
             self.drop(status)
@@ -199,14 +199,14 @@ class Connection(asyncio.BufferedProtocol):
             self.hold(HOLD_BACKLOG)
 
     def eof_received(self) -> None:
-        """The peer has closed its direction: so do we."""
+        """Close, because the peer has closed its direction."""
 
     def pause_writing(self) -> None:
-        """The transport has enough to send."""
+        """Pause: the write buffer of the transport is full."""
         self.paused = self._transport_paused = True
 
     def resume_writing(self) -> None:
-        """The transport has room again, and the store is not behind."""
+        """Resume: the transport has room again."""
         self._transport_paused = False
         if self._held_bytes > _BACKLOG:
             return
@@ -217,7 +217,7 @@ class Connection(asyncio.BufferedProtocol):
             self.on_writable()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """The transport is gone."""
+        """Report the end of the transport."""
         self.transport = None
         why = str(exc) if exc else ""
         if self._silent and not self._secure:
@@ -228,7 +228,7 @@ class Connection(asyncio.BufferedProtocol):
             self._closed.set_result(None)
 
     def _finish(self, detail: str = "") -> None:
-        """The session has nothing to do with this connection any more."""
+        """Detach the session from this connection, and report the loss."""
         if self._over:
             return
         self._over = True
@@ -248,7 +248,7 @@ class Connection(asyncio.BufferedProtocol):
     # -- sending ---------------------------------------------------------------------------------------------------
 
     def write(self, frame: bytes) -> None:
-        """Send a packet that the session does not know of; soon, together with what else this turn brings."""
+        """Send a packet that the session has not queued, together with the other packets of this turn."""
         self._chunks.append(frame)
         self._burst += len(frame)
         if self._burst > _BURST:
@@ -257,7 +257,7 @@ class Connection(asyncio.BufferedProtocol):
             self.push()
 
     def push(self) -> None:
-        """The session has something to send: at once, or, when this turn has sent already, at its end."""
+        """Send the session's packets: the first of a turn at once, the others at its end."""
         if not self._turn:
             self._turn = True
             self.flush()
@@ -268,7 +268,7 @@ class Connection(asyncio.BufferedProtocol):
         self.flush()
 
     def flush(self) -> None:
-        """Hand everything that can be sent to the transport, in one write; a store keeps what has to wait as well."""
+        """Send all packets that can leave, in one write, and commit the changes of the store."""
         self._send()
         if self._store is not None and self._store.unsynced:
             self._commit(self._store)
@@ -300,13 +300,13 @@ class Connection(asyncio.BufferedProtocol):
             transport.write(data)
 
     def _commit(self, store: Store) -> None:
-        """Let the store keep what has changed, once for each change."""
+        """Commit the changes of the store, once for each change."""
         if not self._over and store.position > self._asked:
             self._asked = store.position
             store.begin_commit(self._committed)
 
     def _committed(self, status: int) -> None:
-        """The store has kept what was asked for: send what waits for it. Or it could not."""
+        """Send the packets that waited for the commit; end the connection if it failed."""
         if self._over or self._store is None:
             return
         if status:
@@ -327,7 +327,7 @@ class Connection(asyncio.BufferedProtocol):
             self._all_sent.set_result(None)
 
     async def writable(self, timeout: float) -> bool:
-        """Wait until the transport has room or the connection is over; False after ``timeout`` seconds."""
+        """Wait until the transport has room or the connection has ended. Returns False after ``timeout`` seconds."""
         deadline = self._loop.time() + timeout
         while self.paused:
             left = deadline - self._loop.time()
@@ -350,13 +350,13 @@ class Connection(asyncio.BufferedProtocol):
     # -- reading ---------------------------------------------------------------------------------------------------
 
     def hold(self, why: int) -> None:
-        """Read nothing more until ``release``; what has been read already is still delivered."""
+        """Pause reading until ``release``. Messages that were read already are still delivered."""
         if not self._holds and self.transport is not None and not self.transport.is_closing():
             self.transport.pause_reading()
         self._holds |= why
 
     def release(self, why: int) -> None:
-        """The reason ``why`` not to read is gone."""
+        """Remove a reason to pause reading."""
         if self._holds & why:
             self._holds &= ~why
             if not self._holds and self.transport is not None and not self.transport.is_closing():
@@ -364,7 +364,7 @@ class Connection(asyncio.BufferedProtocol):
 
     @property
     def held(self) -> bool:
-        """Whether nothing is being read."""
+        """Whether reading is paused."""
         return self._holds != 0
 
     # -- time and the end ------------------------------------------------------------------------------------------
@@ -377,11 +377,11 @@ class Connection(asyncio.BufferedProtocol):
         now = session.now = self.now_ms()
         unsent = transport.get_write_buffer_size()
         if unsent < self._unsent:
-            # The peer's side takes what we send: it lives, and behind a large message a probe would only wait.
+            # The peer reads, so it is alive. A probe would only wait behind a large message.
             session.rx_time = session.tx_time = now
         self._unsent = unsent
         if self._holds:
-            # Who does not listen cannot say that the peer is silent.
+            # Without reading, silence of the peer proves nothing.
             session.rx_time = now
             if self._probe is not None and self._left(now) <= 0:
                 self.write(self._probe())
@@ -399,10 +399,10 @@ class Connection(asyncio.BufferedProtocol):
             self._on_tick(now / 1000)
 
     def _left(self, now: int) -> float:
-        """Milliseconds until a client has to send a packet that keeps the connection alive.
+        """Return the milliseconds until a client has to send a packet to keep the connection alive.
 
-        That is half of the keep-alive while reading is held, and otherwise when the session asks for it, at three
-        quarters (``headwater.connection``).
+        While reading is paused this is half of the keep-alive; otherwise three quarters, as in the session
+        (``headwater.connection``).
         """
         session = self.session
         if not session.keep_alive or session.state != ONLINE:
@@ -413,7 +413,7 @@ class Connection(asyncio.BufferedProtocol):
         return since + session.keep_alive * 750 - now
 
     def drop(self, status: int) -> None:
-        """End the connection at once, for a reason."""
+        """End the connection at once with an error."""
         if not self._over:
             if not self.session.status:
                 self.session.fail(status)
@@ -426,9 +426,9 @@ class Connection(asyncio.BufferedProtocol):
             self.transport.close()
 
     async def close(self, timeout: float) -> None:
-        """Send what waits and close: the transport is gone when this returns, after ``timeout`` seconds by force.
+        """Send all waiting packets and close; abort after ``timeout`` seconds.
 
-        The session is free for another connection when this returns; without a store, at once.
+        When this returns, the session is free for another connection; without a store it is so at once.
         """
         self.flush()
         if self._held and not self._over:

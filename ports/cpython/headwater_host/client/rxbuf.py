@@ -1,29 +1,28 @@
-"""The receive buffer on a computer: it grows with the packet that is arriving.
+"""A receive buffer that grows with the packet that is arriving.
 
-On CPython a slice of a memoryview costs nothing worth saving, so there is one view, made for each read, and the
-unparsed rest is moved only when the room behind it gets short.
+Slices of a memoryview are cheap on CPython, so each read gets a new one. Unparsed bytes are moved only when there is
+little room behind them.
 """
 
 from headwater.connection import RxBuf
 
 #: MQTT's largest packet: five bytes of fixed header and 268 435 455 behind it (3.1.1, section 2.2.3).
 MAX_PACKET = 268_435_460
-#: The smallest receive buffer, and the least that a maximum packet size may be: what a server answers fits into it.
+#: The size of the smallest receive buffer, and the least Maximum Packet Size: answers of a server fit into it.
 SMALLEST = 16
-# What stays allocated when a large packet has been parsed.
+# The size that stays allocated after a large packet.
 _KEEP = 1 << 20
 
 
 class GrowingRxBuf(RxBuf):
-    """``size`` bytes at first, more when a packet needs them; the interface is ``headwater.connection.RxBuf``'s.
+    """``RxBuf`` of ``size`` bytes at first, which holds packets of up to ``capacity`` bytes.
 
-    ``capacity`` is the largest packet that can be held whole. The buffer grows only as bytes of the packet arrive, to
-    about twice what has arrived: a length that is only claimed costs no memory. ``buf`` stays the same object. The
-    ``extra`` bytes behind it keep their number, not what is in them.
+    It grows to about twice the bytes that have arrived; a large announced length alone costs no memory. ``buf`` stays
+    the same object. The ``extra`` bytes behind the buffer keep their number, but not their content.
     """
 
     def __init__(self, size: int = 1 << 16, capacity: int = MAX_PACKET, extra: int = 0):
-        # Not the base's: its eight views are what this class does without.
+        # The base's constructor is not called, because this class has no fixed views.
         if size < SMALLEST:
             raise ValueError("the receive buffer needs at least 16 bytes")
         self._first_size = size
@@ -37,13 +36,13 @@ class GrowingRxBuf(RxBuf):
         self.room = size
 
     def clear(self) -> None:
-        """Forget what was read: for a new connection."""
+        """Remove all bytes: a new connection begins."""
         self.start = self.end = 0
 
     def window(self) -> int:
-        """Make room to read into ``view``; returns ``room``, 0 when ``capacity`` bytes are unparsed.
+        """Set ``view`` and ``room`` for the next read. Returns ``room``, 0 when ``capacity`` bytes are unparsed.
 
-        The view of the call before must not be in use any more.
+        The previous view must not be in use any more.
         """
         start = self.start
         end = self.end

@@ -11,7 +11,7 @@ The policy ``when_full`` applies to a message that cannot be enqueued now:
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, TypeAlias, TypeVar
 
 from headwater import errors, reasons
 from headwater.connection import FIRST_REQUEST_ID
@@ -41,6 +41,9 @@ _QOS = (1, 2)
 # The outbox is full; or FMQ has no message ids before the first connection.
 _LATER = (errors.E_WINDOW, errors.E_OFFLINE)
 _More = TypeVar("_More")
+#: A message as a program publishes it: topic, payload, QoS, RETAIN, and properties or tags.
+Outgoing: TypeAlias = tuple[str, Payload, int, bool, _More]
+_QOS_AT: Final = 2
 
 
 def _ignore(status: int) -> None:
@@ -137,48 +140,32 @@ class SendPath(Generic[_More]):
         """Whether the server owes an answer, or a call waits for room."""
         return bool(self._session.outbox.count or self.answers or self._line.busy or self._drained)
 
-    async def publish(
-        self,
-        topic: str,
-        payload: Payload,
-        qos: int,
-        retain: bool,
-        timeout: float | None,
-        more: _More,
-    ) -> int:
+    async def publish(self, message: Outgoing[_More], timeout: float | None) -> int:
         """``Client.publish``."""
         timeout = seconds_of(timeout, self._timeout)
-        status = self._send_now(topic, payload, qos, retain, more)
+        status = self._send_now(message)
         if status:
             deadline = asyncio.get_running_loop().time() + timeout
             if status == errors.E_AGAIN and self._drops:
-                status = self._add_to_backlog(topic, payload, qos, retain, more)
+                status = self._add_to_backlog(message)
             elif status == errors.E_AGAIN:
-                status = await self._send_in_turn(deadline, topic, payload, qos, retain, more)
+                status = await self._send_in_turn(deadline, message)
             if status and self._store is not None and self._current() is None:
                 # Only this call can report that the message cannot be stored.
-                delivery = self._follow(status, qos)
+                delivery = self._follow(status, message[_QOS_AT])
                 await self.stored()
                 return await delivery.wait(max(0.0, deadline - asyncio.get_running_loop().time()))
             if status:
                 return await self.answers.wait(status, deadline)
         return 0
 
-    async def post(
-        self,
-        topic: str,
-        payload: Payload,
-        qos: int,
-        retain: bool,
-        timeout: float | None,
-        more: _More,
-    ) -> Delivery:
+    async def post(self, message: Outgoing[_More], timeout: float | None) -> Delivery:
         """``Client.post``."""
         timeout = seconds_of(timeout, self._timeout)
-        status = self._send_now(topic, payload, qos, retain, more)
+        status = self._send_now(message)
         if status == errors.E_AGAIN and self._drops:
-            status = self._add_to_backlog(topic, payload, qos, retain, more)
-            delivery = self._follow(status, qos)
+            status = self._add_to_backlog(message)
+            delivery = self._follow(status, message[_QOS_AT])
             await self.stored()
             if self._current() is not None:
                 # Without a turn of the loop, a caller that never waits would keep answers from being read.
@@ -186,8 +173,8 @@ class SendPath(Generic[_More]):
             return delivery
         if status == errors.E_AGAIN:
             deadline = asyncio.get_running_loop().time() + timeout
-            status = await self._send_in_turn(deadline, topic, payload, qos, retain, more)
-        delivery = self._follow(status, qos)
+            status = await self._send_in_turn(deadline, message)
+        delivery = self._follow(status, message[_QOS_AT])
         if status:
             await self.stored()
         return delivery
@@ -200,14 +187,14 @@ class SendPath(Generic[_More]):
                 f"the store cannot be written: {store.error}; what it does not have yet stays in memory"
             )
 
-    def post_nowait(self, topic: str, payload: Payload, qos: int, retain: bool, more: _More) -> Delivery:
+    def post_nowait(self, message: Outgoing[_More]) -> Delivery:
         """``Client.post_nowait``."""
-        status = self._send_now(topic, payload, qos, retain, more)
+        status = self._send_now(message)
         if status == errors.E_AGAIN:
             if not self._drops:
-                raise self._no_room(qos)
-            status = self._add_to_backlog(topic, payload, qos, retain, more)
-        return self._follow(status, qos)
+                raise self._no_room(message[_QOS_AT])
+            status = self._add_to_backlog(message)
+        return self._follow(status, message[_QOS_AT])
 
     def _follow(self, status: int, qos: int) -> Delivery:
         """Return the delivery of a message that was enqueued under the number ``status``, or sent (0)."""
@@ -231,18 +218,19 @@ class SendPath(Generic[_More]):
             if (self._session.outbox.count or self.backlog) and loop.time() >= deadline:
                 raise TimedOutError("the server did not answer in time")
 
-    def _send_now(self, topic: str, payload: Payload, qos: int, retain: bool, more: _More) -> int:
+    def _send_now(self, message: Outgoing[_More]) -> int:
         """Send or enqueue a message. Returns 0, its number, or E_AGAIN if there is no room now.
 
         Raises ArgumentError, NotConnectedError, QueueFullError.
         """
         connection = self._current()
+        qos = message[_QOS_AT]
         if not (
             self._line.busy
             or (connection.paused if connection is not None else self._drops or qos == 0)
             or (self._drops and (self.backlog or (qos and self._window_is_full())))
         ):
-            status = self._send(connection, topic, payload, qos, retain, more)
+            status = self._send(connection, message)
             if status != errors.E_AGAIN:
                 return status
         if self._refuses:
@@ -254,15 +242,8 @@ class SendPath(Generic[_More]):
             return NotConnectedError("there is no connection; it was not sent", errors.E_OFFLINE)
         return QueueFullError("there is no room for the message; it was not sent")
 
-    def _send(
-        self,
-        connection: Connection | None,
-        topic: str,
-        payload: Payload,
-        qos: int,
-        retain: bool,
-        more: _More,
-    ) -> int:
+    def _send(self, connection: Connection | None, message: Outgoing[_More]) -> int:
+        topic, payload, qos, retain, more = message
         if self.backlog and not self._send_backlog():
             return errors.E_AGAIN
         data = payload if type(payload) is bytes else payload_bytes(payload)
@@ -299,8 +280,9 @@ class SendPath(Generic[_More]):
 
     # -- the backlog -----------------------------------------------------------------------------------------------
 
-    def _add_to_backlog(self, topic: str, payload: Payload, qos: int, retain: bool, more: _More) -> int:
+    def _add_to_backlog(self, message: Outgoing[_More]) -> int:
         """Queue a message in the backlog, dropping the oldest if it is full. Returns its key for ``answers``."""
+        topic, payload, qos, retain, more = message
         name = topic_bytes(topic)
         data = bytes(payload_bytes(payload))
         if qos not in (0, *_QOS) or not isinstance(qos, int):
@@ -310,8 +292,8 @@ class SendPath(Generic[_More]):
         if size > getattr(self._session.outbox, "limit", OUTBOX_LIMIT):
             raise self._not_published(errors.E_TOO_LARGE)
         backlog = self.backlog
-        message = backlog.put(name, data, qos, bool(retain), self._session.copied(more))
-        if message is None:
+        waiting = backlog.put(name, data, qos, bool(retain), self._session.copied(more))
+        if waiting is None:
             raise self._not_published(errors.E_STORE)
         while len(backlog) > self._slots or (backlog.size > OUTBOX_LIMIT and len(backlog) > 1):
             self._drop()
@@ -320,7 +302,7 @@ class SendPath(Generic[_More]):
             connection.push()
         elif self._store is not None:
             self._store.begin_commit(_ignore)
-        return -message.seq
+        return -waiting.seq
 
     def _drop(self) -> None:
         if self.dropped == self._dropped_before:
@@ -403,17 +385,10 @@ class SendPath(Generic[_More]):
 
     # -- waiting for a turn ----------------------------------------------------------------------------------------
 
-    async def _send_in_turn(
-        self,
-        deadline: float,
-        topic: str,
-        payload: Payload,
-        qos: int,
-        retain: bool,
-        more: _More,
-    ) -> int:
+    async def _send_in_turn(self, deadline: float, message: Outgoing[_More]) -> int:
         loop = asyncio.get_running_loop()
         late = TimedOutError("there was no room for the message in time; it was not sent", errors.E_AGAIN)
+        qos = message[_QOS_AT]
         if qos == 0:
             # Before its turn, so that messages that can be enqueued offline do not wait for it.
             await self._reached(deadline)
@@ -425,7 +400,7 @@ class SendPath(Generic[_More]):
                 if connection is None and qos == 0:
                     connection = await self._reached(deadline)
                 if connection is None or not connection.paused:
-                    status = self._send(connection, topic, payload, qos, retain, more)
+                    status = self._send(connection, message)
                     if status != errors.E_AGAIN:
                         return status
                     self._read_on()

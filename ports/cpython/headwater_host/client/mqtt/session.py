@@ -387,7 +387,7 @@ def _frame(head: int, body: bytes) -> bytes:
 class HostServerSession(ServerSession):
     """A server's end of a connection on a computer, for messages up to ``max_packet`` bytes."""
 
-    #: As of ``HostClientSession``.
+    #: Set by ``Connection``.
     frames: Chunks | None = None
 
     def __init__(self, *, max_packet: int = MAX_PACKET, response_ms: int = 10000, version: Any = None):
