@@ -34,7 +34,7 @@ from headwater_host.errors import (
 from headwater_host.topics import topic_bytes
 
 if TYPE_CHECKING:
-    from headwater.types import Outbox
+    from headwater.types import Bytes, Outbox
     from headwater_host.client.store import SqliteOutbox
 
 _QOS = (1, 2)
@@ -56,28 +56,22 @@ class Publisher(Protocol[_More]):
     outbox: "Outbox"
     window: int
 
-    def enqueue(self, topic: bytes, payload: bytes | bytearray | memoryview, flags: int, /) -> int:
+    def enqueue(self, topic: bytes, payload: "Bytes", flags: int, /) -> int:
         """Enqueue a QoS 1 or 2 message without ``more``; ``flags`` are QoS and RETAIN as in the first byte.
 
         Returns the message's number, or an error, whose cause only ``offer`` tells.
         """
         ...
 
-    def offer(
-        self, topic: bytes, payload: bytes | bytearray | memoryview, qos: int, retain: bool, more: _More, /
-    ) -> int:
+    def offer(self, topic: bytes, payload: "Bytes", qos: int, retain: bool, more: _More, /) -> int:
         """Enqueue a message at any QoS. Returns its number or an error; E_WINDOW if there is no room now."""
         ...
 
-    def frame_of(
-        self, topic: bytes, payload: bytes | bytearray | memoryview, retain: bool, more: _More, /
-    ) -> bytes:
+    def frame_of(self, topic: bytes, payload: "Bytes", retain: bool, more: _More, /) -> bytes:
         """Return the packet of a QoS 0 message. Raises ArgumentError."""
         ...
 
-    def frame_now(
-        self, topic: bytes, payload: bytes | bytearray | memoryview, retain: bool, more: _More, /
-    ) -> bytes:
+    def frame_now(self, topic: bytes, payload: "Bytes", retain: bool, more: _More, /) -> bytes:
         """Return the packet of a QoS 0 message for the current connection, with a topic alias if it has one."""
         ...
 

@@ -34,6 +34,11 @@ class SessionConfig:
     will: tuple[bytes, bytes, int, bool] | None = None
     outbox: GrowingOutbox | None = None
 
+    @property
+    def login(self) -> tuple[bytes, int, bool, bytes | None, bytes | None]:
+        """The first arguments of both sessions of the core."""
+        return self.client_id, self.keep_alive, self.clean_start, self.user, self.password
+
     def tx_size(self, more: int = 0) -> int:
         """Return the size of a transmit buffer that holds the first packet, with ``more`` bytes besides the strings."""
         strings = (self.client_id, self.user or b"", self.password or b"", *(self.will or ())[:2])

@@ -52,11 +52,7 @@ class HostSession(ClientSession):
         box = config.make_outbox()
         kept = box.message_ids
         super().__init__(
-            config.client_id,
-            config.keep_alive,
-            config.clean_start,
-            config.user,
-            config.password,
+            *config.login,
             tx_size=config.tx_size(_AROUND),
             window=config.window,
             # Replaced by larger tables below.

@@ -124,11 +124,7 @@ class HostClientSession(ClientSession):
         #: UNSUBACK before 5.0), and the server's reason string.
         self.on_answers: Callable[[int, bytes, str], object] | None = None
         super().__init__(
-            config.client_id,
-            config.keep_alive,
-            config.clean_start,
-            config.user,
-            config.password,
+            *config.login,
             tx_size=config.tx_size(room),
             window=config.window,
             receive_window=_ALL_IDS,
@@ -187,12 +183,7 @@ class HostClientSession(ClientSession):
         return packet_id or super().enqueue(topic, payload, flags, properties)
 
     def offer(
-        self,
-        topic: bytes,
-        payload: "bytes | bytearray | memoryview",
-        qos: int,
-        retain: bool,
-        properties: Properties | None = None,
+        self, topic: bytes, payload: "Bytes", qos: int, retain: bool, properties: Properties | None = None
     ) -> int:
         """Publish; E_WINDOW instead of E_TOO_LARGE for a message that an empty outbox could hold.
 
@@ -211,21 +202,13 @@ class HostClientSession(ClientSession):
         return status
 
     def frame_of(
-        self,
-        topic: bytes,
-        payload: "bytes | bytearray | memoryview",
-        retain: bool,
-        properties: Properties | None = None,
+        self, topic: bytes, payload: "Bytes", retain: bool, properties: Properties | None = None
     ) -> bytes:
         """Return the packet of a QoS 0 message. Raises ArgumentError."""
         return self._publish_frame(topic, payload, retain, self._publish_block(properties))
 
     def frame_now(
-        self,
-        topic: bytes,
-        payload: "bytes | bytearray | memoryview",
-        retain: bool,
-        properties: Properties | None = None,
+        self, topic: bytes, payload: "Bytes", retain: bool, properties: Properties | None = None
     ) -> bytes:
         """Return the packet of a QoS 0 message for the current connection, with a topic alias if it has one."""
         block = self._publish_block(properties)
@@ -240,9 +223,7 @@ class HostClientSession(ClientSession):
         aliases.sent(topic)
         return frame
 
-    def _publish_frame(
-        self, topic: bytes, payload: "bytes | bytearray | memoryview", retain: bool, block: bytes
-    ) -> bytes:
+    def _publish_frame(self, topic: bytes, payload: "Bytes", retain: bool, block: bytes) -> bytes:
         frame = publish_frame(topic, payload, retain, block)
         if self.v5 is not None:
             if retain and not self.v5.limits[spec5.RETAIN_AVAILABLE]:
