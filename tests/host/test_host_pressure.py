@@ -82,7 +82,7 @@ async def test_messages_beyond_the_limit_stay_unacknowledged_until_they_are_take
     ):
         session = server.sessions[0]
         # It does not acknowledge: so one publish of ours waits all the time.
-        session.auto_ack = False
+        session.acks.automatic = False
         session.on_delivered = lambda packet_id: asyncio.get_running_loop().call_soon(send_more)
         publishing = asyncio.ensure_future(client.publish("a", b"", 1))
         send_more()

@@ -171,7 +171,7 @@ async def test_a_refusal_ends_it_unless_it_may_pass(mosquitto: StartBroker) -> N
 
 
 async def test_a_server_that_does_not_answer_counts_as_lost() -> None:
-    async with serve(lambda session: setattr(session, "auto_ack", False)) as server:
+    async with serve(lambda session: setattr(session.acks, "automatic", False)) as server:
         policy = Reconnect(first=0.01, longest=0.02, answer=0.1)
         async with Client(HOST, server.port, reconnect=policy) as client:
             told = Told(client)
@@ -179,7 +179,7 @@ async def test_a_server_that_does_not_answer_counts_as_lost() -> None:
             await told.lost()
             assert "does not answer" in str(told.said[0])
             for session in server.sessions:
-                session.auto_ack = True
+                session.acks.automatic = True
             server.prepare = lambda session: None
             await client.drain(WAIT_S)
 
