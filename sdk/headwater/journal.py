@@ -1,24 +1,30 @@
-"""An outbox in a file that survives power cuts.
+"""An outbox in a file, for messages that survive a power cut.
 
-Every change is a record at the journal's end. Read again from its beginning, the records give the ring as it was, with
-DUP on what may have been sent, and the ids of the QoS 2 messages that had arrived. When the journal has grown to its
-limit, what is still of use is written to a new file, which takes the old one's place.
+Every change of the outbox is a record, appended to the journal. Replaying the records restores the ring, with DUP set
+on messages that may have been sent, and the identifiers of received QoS 2 messages. When the journal reaches its
+limit, its live content is written to a new file, which replaces the old one.
 
 A record is
 
     kind (1 byte)   packet id (2)   n (3)   n bytes   checksum (4), all numbers big-endian
 
-and its kind is BEGIN, the first of a file (n = 12: "HWJ", version, slots, size of the ring, 1 when ``fresh``,
-``protocol``; the packet id is that of the oldest entry, or of the next); an entry's new delivery state
-(``mqtt.transitions``), with the packet when it is AT1 or AT2; OPENED or CLOSED for a received id; or SETTLED. The
-checksum is the 30-bit CRC of CDMA, reflected: a small integer on a 32-bit board. It finds every burst of up to 30 bits.
+Kinds:
 
-What stands behind the last whole record was being written when the power went: it is cut off. Damage before that
-(flash that forgets) is skipped: messages whose record is gone are named in ``lost``, and their ids are released at
-the other end (PUBREL), so that a later message under the same id is not taken for a repetition. Received ids that
-were open before the damage are forgotten: a message that comes twice is better than one that does not come.
+- BEGIN, the first record of a file, with n = 12: "HWJ", format version, slots, size of the ring, 1 if ``fresh``,
+  ``protocol``. Its packet id is that of the oldest entry, or of the next one if there is none.
+- The new state of an entry (``connection``), with the packet if it is AT1 or AT2.
+- OPENED and CLOSED, for the identifier of a received message.
+- SETTLED: ``fresh`` is over.
 
-This module does no I/O: it is given a file (``types.JournalFile``).
+The checksum is the reflected 30-bit CRC of CDMA: a small integer on a 32-bit board. It detects every burst of up to 30
+bits.
+
+Bytes behind the last whole record are an interrupted write and are cut off. Damaged records before it are skipped. The
+messages of lost records are listed in ``lost``; their identifiers are released with PUBREL, so that the server does not
+take a later message with the same identifier for a duplicate. Received identifiers from before the damage are
+forgotten: a duplicate is better than a lost message.
+
+This module does no I/O: the port supplies the file (``types.JournalFile``).
 """
 
 from array import array
@@ -57,7 +63,7 @@ _CRC = (
 
 
 def crc30(buf: "Bytes", at: int, end: int, crc: int) -> int:
-    """The checksum of ``buf[at:end]``, continued from that of what stands before."""
+    """Return the checksum of ``buf[at:end]``, continued from ``crc``, that of the bytes before."""
     table = _CRC
     while at < end:
         crc ^= buf[at]
@@ -70,21 +76,26 @@ def crc30(buf: "Bytes", at: int, end: int, crc: int) -> int:
 class JournalOutbox(RamOutbox):
     """Up to ``slots`` messages in ``size`` bytes of memory, and a journal of them in ``file``.
 
-    What the file already has is in the outbox when this returns, and the ring has at least the size that takes. A file
-    that holds messages also keeps the number of slots it was made with, because packet ids depend on it.
+    The constructor restores the messages of the file. It makes the ring larger if they need it, and keeps the number of
+    slots of a file with messages, because packet identifiers depend on it.
 
-    ``limit``: how long the journal may become, or twice what is of use in it if that is more. ``receive_window``: room
-    for as many received QoS 2 ids; more need an allocation. ``sync_every``: after how many messages at QoS 1 the file
-    is synced; then the messages since are lost with the power. ``sync_ms``: and after which time, as ``tick`` is told.
-    Messages at QoS 2, and what else exactly once depends on, are always synced before anything of them leaves.
+    - ``limit``: the maximum size of the journal, or twice its live content if that is more.
+    - ``receive_window``: places for identifiers of received QoS 2 messages; more allocate.
+    - ``sync_every``: sync the file after this many messages at QoS 1. A power cut loses the messages since.
+    - ``sync_ms``: sync after this time as well, by ``tick``. Messages at QoS 2, and all that exactly-once delivery
+      depends on, are synced before anything of them is sent.
+    - ``protocol``: the protocol level of the packets: 4 (MQTT 3.1 and 3.1.1, which have the same packets) or 5; 0 for
+      unspecified.
 
-    ``protocol`` is what CONNECT says of the packets: 4 (MQTT 3.1 and 3.1.1 have the same) or 5, or 0 for not saying it.
-    ValueError when the file says it has messages of the other; a file without messages is of what is said now.
+    Results:
 
-    OSError when the file cannot be read. When it cannot be written, the methods that return a status return E_STORE,
-    ``error`` says why, and the next of them tries to write a whole new file. ``torn``: the bytes that were cut off
-    the end. ``damaged``: the bytes in the middle that were no records; ``lost``: the packet ids known to be gone with
-    them. ``unreadable``: nothing of the file was; it has been set aside.
+    - ``torn``: bytes that were cut off the end. ``damaged``: bytes in the middle that were not records; ``lost``: the
+      packet identifiers of messages lost with them.
+    - ``unreadable``: whether the whole file was damaged; it has been set aside.
+
+    Raises OSError if the file cannot be read, ValueError if it has messages of the other protocol level. If it cannot
+    be written, methods that return a status return E_STORE with the cause in ``error``; the next call writes a new
+    file.
     """
 
     def __init__(
@@ -102,7 +113,7 @@ class JournalOutbox(RamOutbox):
             raise ValueError("sync_every is a number of messages, sync_ms of milliseconds")
         RamOutbox.__init__(self, size, slots)
         self.ids = array("H", [0] * receive_window)
-        #: Where the core finds the ids: here.
+        #: The session finds the identifiers here.
         self.received = self
         self.limit = limit
         self.sync_every = sync_every
@@ -111,7 +122,7 @@ class JournalOutbox(RamOutbox):
         self.torn = self.damaged = 0
         self.lost: list[int] = []
         self.unreadable = False
-        #: What the file system said last, when it could not.
+        #: The last error of the file system.
         self.error: OSError | None = None
         #: Changes in the file that are not synced, acknowledgements included.
         self.unsynced = 0
@@ -121,7 +132,7 @@ class JournalOutbox(RamOutbox):
         self._file = file
         self._end = 0
         self._full = 0
-        # Whether the file does not say what the memory does, and must be written anew.
+        # Whether the file differs from the memory and has to be rewritten.
         self._stale = False
         image = file.load()
         if image is not None:
@@ -142,7 +153,7 @@ class JournalOutbox(RamOutbox):
             raise self.error
 
     def commit(self, n: int, state: int) -> int:
-        """Make the packet of ``n`` bytes built at the reserved offset an entry: its index; or E_STORE."""
+        """Make the packet of ``n`` bytes at the reserved offset an entry: its index, or E_STORE."""
         i = RamOutbox.commit(self, n, state)
         if _keep(self, state, i, n):
             self.state[i] = _FREE
@@ -153,7 +164,7 @@ class JournalOutbox(RamOutbox):
         return i
 
     def set(self, i: int, state: int) -> int:
-        """Change an entry's delivery state: 0, or E_STORE; acknowledged entries leave from the oldest on."""
+        """Set an entry's delivery state and remove the oldest entries while they are DONE: 0, or E_STORE."""
         before = self.state[i]
         RamOutbox.set(self, i, state)
         if _keep(self, state, i, 0):
@@ -163,7 +174,7 @@ class JournalOutbox(RamOutbox):
         return 0
 
     def settle(self) -> int:
-        """The other end holds nothing of an earlier life any more: 0, or E_STORE."""
+        """End ``fresh``: the server has no messages of an earlier life. 0, or E_STORE."""
         self.fresh = False
         if _keep(self, _SETTLED, 0, 0):
             self.fresh = True
@@ -177,7 +188,7 @@ class JournalOutbox(RamOutbox):
             self.compact()
 
     def opened(self, packet_id: int) -> int:
-        """A received message is the application's: 0, or E_STORE."""
+        """Record that a message was passed to the application: 0, or E_STORE."""
         ids = self.ids
         free = -1
         for i in range(len(ids)):
@@ -195,7 +206,7 @@ class JournalOutbox(RamOutbox):
         return 0
 
     def closed(self, packet_id: int) -> int:
-        """A received id is free again (0: all of them are): 0, or E_STORE."""
+        """Free a received identifier, or all of them (0): 0, or E_STORE."""
         ids = self.ids
         place = -1
         for i in range(len(ids)):
@@ -209,7 +220,7 @@ class JournalOutbox(RamOutbox):
         return 0
 
     def sync(self) -> int:
-        """Make everything so far outlive a power cut, before a deep sleep for instance: 0, or E_STORE."""
+        """Sync the file, for instance before a deep sleep: 0, or E_STORE."""
         if not self.unsynced and not self._stale:
             return 0
         if self._stale:
@@ -222,7 +233,7 @@ class JournalOutbox(RamOutbox):
         return 0
 
     def tick(self, now_ms: int) -> int:
-        """Tell the time: syncs what has waited for ``sync_ms``, acknowledgements included. 0, or E_STORE."""
+        """Tell the time; sync changes that are ``sync_ms`` old, acknowledgements included: 0, or E_STORE."""
         if not self.unsynced:
             self._since = now_ms
         elif self.sync_ms and (now_ms - self._since) & TICKS_MASK >= self.sync_ms:
@@ -231,7 +242,7 @@ class JournalOutbox(RamOutbox):
         return 0
 
     def compact(self) -> int:
-        """Write what is of use to a new file, which takes the old one's place: 0, or E_STORE. This allocates."""
+        """Write the live content to a new file, which replaces the old one: 0, or E_STORE. Allocates."""
         try:
             self._file.begin()
             _write_all(self)
@@ -244,7 +255,7 @@ class JournalOutbox(RamOutbox):
         return 0
 
     def close(self) -> None:
-        """Sync and give the file back."""
+        """Sync and close the file."""
         self.sync()
         self._stale = True
         self._file.close()
@@ -257,7 +268,7 @@ def _failed(box: JournalOutbox, error: OSError) -> int:
 
 
 def _keep(box: JournalOutbox, kind: int, i: int, n: int) -> int:
-    """The memory has changed, entry ``i`` (or received id i + 1) being of this kind now: keep that. 0, or E_STORE."""
+    """Record a change: entry ``i`` (or received identifier i + 1) is now of this kind. 0, or E_STORE."""
     if box._stale or box._end + _HEAD + _CHECK + n > box._full:
         return box.compact()
     try:
@@ -275,7 +286,7 @@ def _keep(box: JournalOutbox, kind: int, i: int, n: int) -> int:
 
 
 def _put(box: JournalOutbox, kind: int, i: int, n: int) -> None:
-    """Write a record; ``n`` bytes of it are entry ``i``'s."""
+    """Write a record with the ``n`` bytes of entry ``i``."""
     head = box._scratch
     head[0] = kind
     head[1] = i + 1 >> 8
@@ -302,7 +313,7 @@ def _put_check(box: JournalOutbox, crc: int, n: int) -> None:
 
 
 def _write_all(box: JournalOutbox) -> None:
-    """A whole journal: what the memory says."""
+    """Write a whole journal of the memory's content."""
     box._end = 0
     size = len(box.buf)
     first = bytearray(_HEAD) + _MAGIC
@@ -323,7 +334,7 @@ def _write_all(box: JournalOutbox) -> None:
 
 
 def _record(image: bytearray, at: int) -> int:
-    """The size of the whole record at ``at``; 0 when there is none."""
+    """Return the size of the record at ``at``; 0 if it is incomplete or damaged."""
     end = at + _HEAD
     if end > len(image) or not 0 < image[at] <= _BEGIN:
         return 0
@@ -338,7 +349,7 @@ def _record(image: bytearray, at: int) -> int:
 
 
 def _replay(box: JournalOutbox, image: bytearray, size: int, slots: int) -> None:
-    """Let the records happen again. Until the end, ``at`` says where in the image an entry's packet stands."""
+    """Replay the records. Until the end, ``at`` has the offsets of the entries' packets in the image."""
     at = 0
     n = _record(image, 0)
     begun = n == _HEAD + _BEGIN_SIZE + _CHECK and image[_HEAD : _HEAD + 4] == _MAGIC
@@ -372,11 +383,11 @@ def _replay(box: JournalOutbox, image: bytearray, size: int, slots: int) -> None
         box.damaged, box.torn = box.torn, 0
         return
     if box.damaged:
-        # Maybe SETTLED is gone: then PUBREL for every id would release messages that are to be sent again.
+        # SETTLED may be lost: then PUBREL for every identifier would release messages that have to be retransmitted.
         box.fresh = False
     bad = box.torn + box.damaged
     if bad:
-        # Maybe they were the newest messages, and had been sent.
+        # They may have been the newest messages, and sent.
         for _ in range(min(box.slots - box.count, 1 + bad // _SHORTEST)):
             _place(box, box.next, _REL, 0, 0)
     _load(box, image, size, slots)
@@ -392,7 +403,7 @@ def _begin(box: JournalOutbox, image: bytearray) -> None:
 
 
 def _apply(box: JournalOutbox, image: bytearray, at: int, n: int) -> bool:
-    """Let one record happen; whether it made sense."""
+    """Replay one record: whether it was consistent."""
     kind = image[at]
     i = (image[at + 1] << 8 | image[at + 2]) - 1
     if kind == _SETTLED:
@@ -423,11 +434,11 @@ def _apply(box: JournalOutbox, image: bytearray, at: int, n: int) -> bool:
 
 
 def _place(box: JournalOutbox, i: int, state: int, at: int, n: int) -> None:
-    """Make ``i`` the newest entry. Between it and the one before, nothing may be missing, if nothing is damaged."""
+    """Make ``i`` the newest entry. Without damage it follows the one before without a gap."""
     slots = box.slots
     gap = (i - box.next) % slots
     while box.count + gap >= slots:
-        # There was room, so the oldest ones had been acknowledged.
+        # There was room, so the oldest entries had been acknowledged.
         box.state[box.head] = _FREE
         box.head = (box.head + 1) % slots
         box.count -= 1
@@ -449,7 +460,7 @@ def _entry(box: JournalOutbox, state: int, at: int, n: int) -> None:
 
 
 def _load(box: JournalOutbox, image: bytearray, size: int, slots: int) -> None:
-    """Put the entries into the ring, the oldest at its beginning."""
+    """Copy the entries into the ring, the oldest to its start."""
     live = [(box.head + k) % box.slots for k in range(box.count)]
     sizes = [box.size[i] if box.state[i] <= _AT2 else 4 for i in live]
     need = sum(sizes)
