@@ -126,7 +126,7 @@ def test_varint_and_back(value: int) -> None:
     assert packets.decode_header(p, 0, end) == end + value
 
 
-_level = st.sampled_from(["", "a", "b", "ab", "$S"])
+_level = st.sampled_from(["", "a", "b", "ab", "$S", "$share"])
 _names = st.lists(_level, min_size=1, max_size=4).map("/".join)
 _filters = st.lists(_level | st.just("+"), max_size=4).flatmap(
     lambda levels: st.sampled_from(["/".join(levels), "/".join([*levels, "#"])])
