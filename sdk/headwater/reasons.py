@@ -2,7 +2,7 @@
 
 from headwater import errors as e
 
-#: code -> (reason, what happened). The reason is what tools print and what tests and vectors name.
+#: Code: (reason, text). Tools print the reason; tests and vectors name it.
 REASONS = {
     e.E_TOPIC: (
         "bad_topic_argument",
@@ -67,14 +67,14 @@ REASONS = {
 
 
 def reason(code: int, table: "dict[int, tuple[str, str]]" = REASONS) -> str:
-    """The short name of a status code; ``"ok"`` for 0 and more, ``"unknown"`` for a code that is not in the table.
+    """Return the name of a status code: ``"ok"`` for 0 and more, ``"unknown"`` if the table does not have it.
 
-    A protocol whose codes have other names brings a table of its own.
+    A protocol may pass its own table.
     """
     return "ok" if code >= 0 else table.get(code, ("unknown", ""))[0]
 
 
 def describe(code: int, table: "dict[int, tuple[str, str]]" = REASONS) -> str:
-    """A sentence about a status code, with its name; only a code that is in no table is shown as a number."""
+    """Return text and name of a status code; a code that the table does not have is printed as a number."""
     name, text = table.get(code, (str(code), "an unknown status"))
     return "ok" if code >= 0 else f"{text} ({name})"

@@ -1,9 +1,9 @@
-"""An outbox in a file on the board's flash.
+"""Outbox in a file on the board's flash.
 
     outbox = flash_outbox("/outbox.hwj", size=2048)
     client = Client(Tcp("broker.local"), b"board-1", clean_start=False, outbox=outbox)
 
-``docs/stores.md`` says what is kept when, what that costs the flash, and how to choose the options.
+``docs/stores.md`` describes what survives a power cut, flash wear, and the options.
 """
 
 import os
@@ -21,11 +21,10 @@ _EIO = 5
 
 
 class FlashFile:
-    """A journal in the file ``path`` (``headwater.types.JournalFile``); beside it ``.new``, for the successor, and
-    ``.bad``, for what was no journal.
+    """A journal in the file ``path`` (``headwater.types.JournalFile``).
 
-    Made for littlefs, where a rename takes the place of what was there and what is not synced does not exist. On FAT
-    the old file is gone a moment before the new one has its name; it is then found under the other.
+    ``path.new`` is the successor while it is written, ``path.bad`` a file that was not a journal. On littlefs a rename
+    replaces the old file atomically. On FAT the old file is removed first; ``load`` then finds the successor.
     """
 
     def __init__(self, path: str):
@@ -34,12 +33,12 @@ class FlashFile:
         self._out: FileIO | None = None
 
     def load(self) -> "bytearray | None":
-        """What the file holds, or None."""
+        """Return the content of the file; None if there is no file."""
         size = _size(self.path)
         if size < 0:
-            # The power went between the removal of the old file and the renaming of the new one.
+            # The power was cut between the removal of the old file and the rename of the new one.
             if _size(self._new) <= 0:
-                # Or before the first file had anything in it.
+                # Or before the first file had any content.
                 return None
             os.rename(self._new, self.path)
             size = _size(self.path)
@@ -58,20 +57,20 @@ class FlashFile:
             raise OSError(_ENOSPC)
 
     def sync(self) -> None:
-        """Make what was written outlive a power cut."""
+        """Sync the file."""
         self._out.flush()  # type: ignore[union-attr]
 
     def begin(self) -> None:
-        """Begin an empty successor."""
+        """Create an empty successor."""
         try:
             self.close()
         except OSError:
-            # What it still had to write is written anew now.
+            # Its unwritten content is rewritten now.
             pass
         self._out = open(self._new, "wb")
 
     def replace(self) -> None:
-        """Put the successor into the file's place."""
+        """Replace the file by its successor."""
         self.close()
         os.rename(self._new, self.path)
         self._out = open(self.path, "ab")
@@ -90,7 +89,7 @@ class FlashFile:
 
 
 def _size(path: str) -> int:
-    """The size of a file, or -1 when there is none."""
+    """Return the size of a file; -1 if there is none."""
     try:
         return os.stat(path)[6]
     except OSError:
@@ -107,8 +106,8 @@ def flash_outbox(
     sync_ms: int = 0,
     protocol: int = 0,
 ) -> JournalOutbox:
-    """The outbox that is kept in the file ``path``, with what it holds; as of ``headwater.journal.JournalOutbox``.
+    """Return the outbox in the file ``path``; the options are those of ``headwater.journal.JournalOutbox``.
 
-    ValueError when it has messages of another ``protocol``. OSError when the file can be neither read nor made.
+    Raises ValueError if it has messages of another ``protocol``, OSError if the file can be neither read nor created.
     """
     return JournalOutbox(FlashFile(path), size, slots, receive_window, limit, sync_every, sync_ms, protocol)

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 def board_id() -> bytes:
-    """``machine.unique_id()``: what the maker gave this chip. Empty where there is none, as under the unix build."""
+    """Return ``machine.unique_id()``, the id of the chip; empty without one, as under the unix build."""
     try:
         from machine import unique_id
     except ImportError:
@@ -20,12 +20,12 @@ def board_id() -> bytes:
 
 
 def group_ids() -> "GroupIds":
-    """What makes this boot's GroupIds: call it once a boot.
+    """Return the maker of this boot's GroupIds. Call it once a boot.
 
-    The number of the boot is eight random bytes, which ESP32 and RP2 have from hardware. On a port that has no
-    ``os.urandom`` make ``GroupIds`` from a number that the program counts.
+    The boot number is eight random bytes, from hardware on ESP32 and RP2. On a port without ``os.urandom``, create
+    ``GroupIds`` with a persistent boot counter.
     """
-    # Only here: who asks for nothing but ``board_id`` does not load the segmenter.
+    # Imported here, so that ``board_id`` alone does not load the segmenter.
     from headwater.ibmmq.segments import GroupIds
 
     return GroupIds(board_id(), os.urandom(8))

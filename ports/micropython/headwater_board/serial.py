@@ -1,10 +1,9 @@
-"""Serial lines under MicroPython: a UART, the board's USB or console line, a terminal under unix; a dialer for them.
+"""Serial lines under MicroPython (UART, USB or console line, a terminal under unix) and their dialer.
 
-``Serial`` runs the reliable link (``headwater.link``) over a raw line, so that MQTT over a serial line looks as it
-does over TCP. Raw lines are transports that may lose, damage and invent bytes. Reading and writing them allocates
-nothing.
+``Serial`` runs the reliable link (``headwater.link``) over a raw line, so that a client uses it like TCP. Raw lines are
+transports that may lose, damage and insert bytes. Reading and writing allocate nothing.
 
-The link's bytes never contain ctrl-C, so on the console line the interrupt stays on: mpremote breaks in as ever.
+The link never sends ctrl-C, so the console keeps its interrupt and mpremote can still break in.
 """
 
 import os
@@ -21,12 +20,12 @@ if TYPE_CHECKING:
     from headwater.types import Transport
 
     class Raw(Transport, Protocol):
-        """A raw line; ``source`` is what ``select.poll`` takes to wait for its bytes."""
+        """A raw line; ``source`` is its object for ``select.poll``."""
 
         source: Any
 
     def ticks_ms() -> int:
-        """``time.ticks_ms``, as the integer that it is."""
+        """Return ``time.ticks_ms()``, typed as an integer."""
         ...
 else:
     from time import ticks_ms
@@ -37,9 +36,8 @@ _TICKS_MASK = 0x3FFFFFFF
 class Uart:
     """``machine.UART(number)``; ``pins`` are its further keywords, such as ``tx`` and ``rx``.
 
-    ``rxbuf`` holds what the other end may send while the program is busy elsewhere: with the link's window of 4 that
-    is 1,060 bytes and a few short frames. What is written never exceeds what ``txbuf`` takes at once: some ports
-    would wait for the rest.
+    ``rxbuf`` must hold what arrives while the program is busy: with the link's window of 4, 1,060 bytes and a few short
+    frames. ``write`` never passes more than ``txbuf`` has room for, because some ports would block.
     """
 
     def __init__(
@@ -61,8 +59,8 @@ class Uart:
         self._at = ticks_ms()
 
     def readinto(self, buf: "bytearray | memoryview", n: int) -> int | None:
-        """As of a transport."""
-        # Asking for what is there: with more, some ports wait for it, a character's time each.
+        """As ``headwater.types.Transport``."""
+        # Ask for the available bytes only: for more, some ports wait a character's time each.
         k: int = self._any()
         if k == 0:
             return None
@@ -70,7 +68,7 @@ class Uart:
         return got or None
 
     def write(self, buf: "bytes | bytearray | memoryview", off: int, n: int) -> int | None:
-        """As of a transport."""
+        """As ``headwater.types.Transport``."""
         now = ticks_ms()
         # More than a second empties any buffer here, and keeps the product in 30 bits.
         sent = min((now - self._at) & _TICKS_MASK, 1000) * self._bytes_per_s // 1000
@@ -94,12 +92,10 @@ class Uart:
 
 
 class Console:
-    """The line with the prompt on it: USB, USB serial/JTAG or UART 0, whatever ``sys.stdin`` and ``sys.stdout`` are
-    on this board.
+    """The line of ``sys.stdin`` and ``sys.stdout``: USB, USB serial/JTAG or UART 0.
 
-    Reading and writing go byte by byte, because more would wait. What a program prints goes between the frames, and
-    costs nothing but the time on the line. Two programs on one line do not mix: while the link runs, a terminal shows
-    its frames.
+    It reads and writes byte by byte, because larger calls would block. Printed text is sent between the frames and
+    takes only time on the line. While the link runs, a terminal on the line shows frames.
     """
 
     def __init__(self) -> None:
@@ -115,7 +111,7 @@ class Console:
         self._out.register(sys.stdout, select.POLLOUT)
 
     def readinto(self, buf: "bytearray | memoryview", n: int) -> int | None:
-        """As of a transport."""
+        """As ``headwater.types.Transport``."""
         byte = self._byte
         i = 0
         while i < n and _ready(self._in):
@@ -127,14 +123,14 @@ class Console:
         return i or None
 
     def write(self, buf: "bytes | bytearray | memoryview", off: int, n: int) -> int | None:
-        """As of a transport."""
+        """As ``headwater.types.Transport``."""
         i = 0
         while i < n and _ready(self._out) and self._write(buf, off + i, 1):
             i += 1
         return i or None
 
     def close(self) -> None:
-        """The prompt goes on using the line."""
+        """Do nothing: the prompt continues to use the line."""
 
 
 class Tty:
@@ -158,7 +154,7 @@ class Tty:
         self._out.register(self.source, select.POLLOUT)
 
     def readinto(self, buf: "bytearray | memoryview", n: int) -> int | None:
-        """As of a transport."""
+        """As ``headwater.types.Transport``."""
         k: int | None = self._readinto(buf, n)
         if not k:
             if not _ready(self._in):
@@ -168,7 +164,7 @@ class Tty:
         return k
 
     def write(self, buf: "bytes | bytearray | memoryview", off: int, n: int) -> int | None:
-        """As of a transport."""
+        """As ``headwater.types.Transport``."""
         # The device is ready when there is room for one byte; more might wait.
         i = 0
         while i < n and _ready(self._out) and self._write(buf, off + i, 1):
@@ -181,7 +177,7 @@ class Tty:
 
 
 def _ready(poll: "select.poll") -> bool:
-    """Whether what is registered is ready now."""
+    """Return whether the registered object is ready."""
     for _ in poll.ipoll(0):
         return True
     return False
@@ -190,9 +186,9 @@ def _ready(poll: "select.poll") -> bool:
 class Serial:
     """A dialer over a serial line: ``Serial(1, tx=4, rx=5)``, ``Serial("usb")``, ``Serial("/dev/ttyUSB0")``.
 
-    ``line`` is the number of a UART (``pins`` go to ``Uart``), ``"usb"`` for the console line, a path under unix, or
-    a raw line of another kind. ``link`` is the ``Link`` over it, of which ``channels``, ``window`` and ``payload`` may
-    be given; its times are attributes, such as ``link.dead_ms``. ``channel`` is the number of the one that is dialled.
+    ``line`` is the number of a UART (``pins`` are passed to ``Uart``), ``"usb"`` for the console line, a path under
+    unix, or another raw line. ``channels``, ``window`` and ``payload`` are options of the ``Link``, which is ``link``;
+    its times are attributes, such as ``link.dead_ms``. ``channel`` is the channel to dial.
     """
 
     def __init__(
@@ -224,20 +220,20 @@ class Serial:
         self._poll.register(raw.source, select.POLLIN)
 
     def open(self) -> "Stream":
-        """Begin a stream; it passes bytes when the other end has opened one as well. OSError: the line is broken."""
+        """Open a stream, which passes bytes once the peer has opened one. Raises OSError if the line is broken."""
         if self.pump.error is not None:
             raise self.pump.error
         self._stream.channel.open()
         return self._stream
 
     def wait(self, ms: int) -> None:
-        """Sleep until something arrives or the link has something to do, at most ``ms`` milliseconds."""
+        """Sleep until bytes arrive or the link has work, at most ``ms`` milliseconds."""
         self.pump.pump()
         for _ in self._poll.ipoll(min(ms, self.link.due())):
             pass
 
     def drain(self, ms: int) -> bool:
-        """Wait until the other end has everything, also the end of a closed stream: whether it has, within ``ms``."""
+        """Wait at most ``ms`` until the peer has everything, also the end of a closed stream: whether it has."""
         begin = ticks_ms()
         channel = self._stream.channel
         while channel.state != IDLE and channel.waiting() and self.pump.error is None:

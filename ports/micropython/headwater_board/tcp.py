@@ -1,7 +1,7 @@
 """TCP under MicroPython (ESP32, RP2, unix): a dialer whose transport is the socket itself.
 
-A MicroPython socket already is a transport: non-blocking, its ``readinto`` and ``write`` answer None instead
-of raising, and nothing of Python stands between the session and the network.
+A non-blocking MicroPython socket is a transport as it is: ``readinto`` and ``write`` return None instead of raising. No
+Python code runs between session and network.
 """
 
 import errno
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     def ticks_ms() -> int:
-        """``time.ticks_ms``, as the integer that it is."""
+        """Return ``time.ticks_ms()``, typed as an integer."""
         ...
 
     def sleep_ms(ms: int) -> None:
@@ -28,8 +28,8 @@ _TICKS_MASK = 0x3FFFFFFF
 
 
 class Tcp:
-    """``host`` is a name or an address; ``timeout_ms`` bounds the connecting. Of a name with several addresses, each
-    attempt that fails leads to the next."""
+    """Dials ``host``, a name or an address, within ``timeout_ms``. After a failed attempt, the next address of a name
+    with several is tried."""
 
     def __init__(self, host: str, port: int = 1883, timeout_ms: int = 10000):
         self.host = host
@@ -47,7 +47,7 @@ class Tcp:
         self._failed = 0
 
     def open(self) -> "Any":
-        """Connect; raises OSError (ETIMEDOUT when nobody answered)."""
+        """Connect. Raises OSError (ETIMEDOUT: no answer)."""
         while not self.ready():
             self._poll.poll(max(1, self.timeout_ms - (ticks_ms() - self._began & _TICKS_MASK)))
         s = self._socket
@@ -55,9 +55,9 @@ class Tcp:
         return s
 
     def ready(self) -> bool:
-        """Whether ``open`` will not wait. Begins to connect, and waits for nothing but the name.
+        """Begin or continue to connect: whether ``open`` returns at once. Blocks only to resolve the name.
 
-        Raises OSError: ETIMEDOUT after ``timeout_ms``, or why connecting failed.
+        Raises OSError: ETIMEDOUT after ``timeout_ms``, or the error of the connection.
         """
         if self._connected:
             return True
@@ -72,7 +72,7 @@ class Tcp:
         return False
 
     def hang_up(self) -> None:
-        """Forget the socket, and close it when nobody has it."""
+        """Forget the socket; close it unless it was handed out."""
         s = self._socket
         if s is not None:
             self._socket = None
@@ -84,7 +84,7 @@ class Tcp:
                 s.close()
 
     def source(self) -> "Any":
-        """What ``select.poll`` takes to wait for bytes; None without a connection."""
+        """The object for ``select.poll``; None without a connection."""
         return self._socket
 
     def _begin(self) -> None:
@@ -129,7 +129,7 @@ class Tcp:
         self._connected = True
 
     def wait(self, ms: int) -> None:
-        """Sleep until something arrives, at most ``ms`` milliseconds."""
-        # ``poll`` would make a list.
+        """Sleep until bytes arrive, at most ``ms`` milliseconds."""
+        # ``poll`` would allocate a list.
         for _ in self._poll.ipoll(ms):
             return

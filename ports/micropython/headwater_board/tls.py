@@ -1,10 +1,10 @@
-"""TLS under MicroPython: a dialer as ``Tcp`` is, which connects to a server whose certificate it checks.
+"""TLS under MicroPython: a dialer like ``Tcp`` that verifies the server's certificate.
 
     dialer = Tls("broker.local", ca="ca.der")
     client = Client(dialer, b"board-1")
 
-The handshake is part of the first write, and never blocks: ``Client.connect`` polls until it is done, and raises what
-went wrong with it. What it costs on a board, and how to make that less: ``docs/security.md``.
+The handshake is part of the first write and never blocks: ``Client.connect`` polls until it is done and raises its
+error. Memory use: ``docs/security.md``.
 """
 
 import binascii
@@ -30,16 +30,16 @@ _KEY = b"PRIVATE KEY"
 
 
 class Tls(Tcp):
-    """``host`` is a name or an address, which the server's certificate must be for; ``server_name`` is the name to
-    ask for and to check instead, where ``host`` is an address that the certificate does not have.
+    """Dials ``host``, a name or an address that the server's certificate must have.
 
-    ``ca`` is what vouches for the server: the certificate of an authority, or the server's own if it has signed itself.
-    ``cert`` and ``key`` are the client's, where the server wants one. Each is the path of a file, or bytes; DER needs
-    less memory than PEM. ``timeout_ms`` bounds the connecting, and once more the handshake.
+    - ``server_name``: the name to request and verify instead, if ``host`` is an address.
+    - ``ca``: CA certificates, or the server's self-signed certificate.
+    - ``cert``, ``key``: the client's, if the server requires one. These three are paths or bytes; DER needs less memory
+      than PEM.
+    - ``timeout_ms``: limit for connecting, and again for the handshake.
+    - ``context``: a ``tls.SSLContext`` instead of ``ca``, ``cert`` and ``key``; it decides what is verified.
 
-    ``context`` is a ``tls.SSLContext`` made otherwise, in place of the three; it then says whether to check at all.
-
-    Raises OSError when a file cannot be read, and ValueError for what is no certificate or key, or is missing.
+    Raises OSError if a file cannot be read, ValueError for an invalid or missing certificate or key.
     """
 
     def __init__(
@@ -75,7 +75,7 @@ class Tls(Tcp):
         self.error: OSError | None = None
 
     def open(self) -> "_Stream":
-        """Connect, and begin the handshake; raises OSError (ETIMEDOUT: nobody answered; ENOMEM)."""
+        """Connect and begin the handshake. Raises OSError (ETIMEDOUT: no answer; ENOMEM)."""
         self.error = None
         raw = super().open()
         self._poll.unregister(raw)
@@ -100,7 +100,7 @@ class Tls(Tcp):
 
 
 def _ders(source: "str | bytes", what: bytes) -> "list[bytes]":
-    """The DER form of what ``source``, a path or bytes, has of a kind; not every port's TLS reads PEM."""
+    """Return the DER form of ``source``, a path or bytes of this kind; not every port's TLS reads PEM."""
     if isinstance(source, str):
         with open(source, "rb") as file:
             data: bytes = file.read()
@@ -135,7 +135,7 @@ class _Stream:
         self._off = 0
 
     def readinto(self, buf: "bytearray | memoryview", n: int) -> int | None:
-        """As of a transport; before the first write is through there is nothing."""
+        """As ``headwater.types.Transport``; None until the handshake is done."""
         if self._began is not None:
             return None
         if self._owed:
@@ -144,7 +144,7 @@ class _Stream:
         return got
 
     def write(self, buf: "bytes | bytearray | memoryview", off: int, n: int) -> int | None:
-        """As of a transport; takes nothing (0) until the handshake is done. Raises OSError when it fails."""
+        """As ``headwater.types.Transport``; 0 until the handshake is done. Raises OSError if it fails."""
         if n > _RECORD:
             n = _RECORD
         if self._began is not None:
@@ -161,14 +161,14 @@ class _Stream:
         return k
 
     def _settle(self) -> bool:
-        """Whether nothing is owed any more."""
+        """Return whether nothing is left to be written."""
         if self._write(self._buf, self._off, self._owed) is None:
             return False
         self._owed = 0
         return True
 
     def _begin(self, buf: "bytes | bytearray | memoryview", off: int, n: int) -> int | None:
-        """Go on with the handshake, and write when it is done. Until then TLS takes no byte."""
+        """Continue the handshake; write once it is done. Until then TLS takes no byte."""
         dialer = self._dialer
         try:
             k: int | None = self._write(buf, off, n)
@@ -187,5 +187,5 @@ class _Stream:
         return k
 
     def close(self) -> None:
-        """Close the connection; closing twice is harmless."""
+        """Close the connection; may be called twice."""
         self._socket.close()

@@ -1,8 +1,8 @@
 """Import umqtt programs unchanged.
 
-Import this once before them, in ``boot.py`` for instance: from then on ``from umqtt.simple import MQTTClient`` and
-``from umqtt.robust import MQTTClient`` find headwater's classes, also where the firmware has its own umqtt.
-What differs: ``headwater.compat.umqtt``.
+Import this module first, for instance in ``boot.py``. Then ``from umqtt.simple import MQTTClient`` and
+``from umqtt.robust import MQTTClient`` find headwater's classes, even if the firmware has its own umqtt. Differences:
+``headwater.compat.umqtt``.
 """
 
 import sys
@@ -29,7 +29,7 @@ def _dialer(server: str, port: int, ssl: "Any", ssl_params: "dict[str, Any]") ->
 
 
 def _context(params: "dict[str, Any]") -> "Any":
-    """What ``ssl=True`` means with umqtt: the server's certificate is checked only where there is ``cadata``."""
+    """TLS as ``ssl=True`` of umqtt: verifies the server's certificate only with ``cadata``."""
     import tls
 
     made: Any = tls
@@ -44,7 +44,7 @@ def _context(params: "dict[str, Any]") -> "Any":
 
 
 class _Module:
-    """Stands for a module of umqtt."""
+    """Replaces a module of umqtt."""
 
     def __init__(self, client: "type[MQTTClient]"):
         self.MQTTClient = client

@@ -1,27 +1,27 @@
 """The clients of MicroPython's umqtt.simple and umqtt.robust.
 
-How to connect is the port's affair, which is why it says so once, in ``boot.py`` or in the program's first line:
+The port provides the dialer. On a MicroPython board, import this in ``boot.py`` or in the first line of the program:
 
     import headwater_board.umqtt
 
-From there on ``from umqtt.simple import MQTTClient`` and ``from umqtt.robust import MQTTClient`` find these classes,
-and the rest of the program stays as it is. On another port, assign ``MQTTClient.dialer``.
+Then ``from umqtt.simple import MQTTClient`` and ``from umqtt.robust import MQTTClient`` find these classes, and the
+program stays unchanged. On another port, assign ``MQTTClient.dialer``.
 
-What is different, on purpose:
+Intended differences:
 
-- Nothing waits for ever: an answer that does not come within ``response_ms`` is OSError(ETIMEDOUT), and a link that is
-  dead, where there is a ``keepalive``, ends ``wait_msg`` and ``check_msg`` with the same.
-- QoS 2 is real, in both directions. Arguments that are wrong raise MQTTException with a negative code of
-  ``headwater.errors``; a refusal has the server's code, as ever.
-- A message at QoS 1 or 2 whose ``publish`` raised OSError is kept, and goes out after the next ``connect``: need not be
-  published again.
-- A message is acknowledged when the callback has returned. One at QoS 1 whose callback raised comes again on the next
-  connection. ``wait_msg`` calls back for one message, ``check_msg`` for all that have arrived.
-- ``reconnect`` subscribes again when the server has lost the session.
-- What is published at QoS 0 must fit in ``tx_size``, at QoS 1 and 2 in ``outbox_size``: attributes of the class, to
-  be set before the first client is made. What arrives may be as large as the heap allows.
+- Nothing blocks forever. Without an answer within ``response_ms``, or on a dead connection with ``keepalive``, methods
+  raise OSError(ETIMEDOUT).
+- QoS 2 works in both directions. Invalid arguments raise MQTTException with a negative code of ``headwater.errors``; a
+  refusal has the server's code, as in umqtt.
+- A message at QoS 1 or 2 whose ``publish`` raised OSError stays in the outbox and is sent after the next ``connect``.
+  Do not publish it again.
+- A message is acknowledged when the callback returns. At QoS 1, a message whose callback raised is redelivered on the
+  next connection. ``wait_msg`` calls back for one message, ``check_msg`` for all that have arrived.
+- ``reconnect`` subscribes again if the server has lost the session.
+- Messages must fit in ``tx_size`` (QoS 0) or ``outbox_size`` (QoS 1 and 2), attributes of the class that are set before
+  the first client is created. Received messages can be as large as the heap allows.
 
-The callback gets bytes of its own, so messages allocate, as they did before. ``headwater.mqtt.client`` does not.
+The callback gets copies, so messages allocate, as in umqtt. ``headwater.mqtt.client`` does not allocate.
 """
 
 from headwater.connection import idle
@@ -59,11 +59,11 @@ _EPROTO = const(71)
 
 
 class MQTTException(Exception):  # noqa: N818
-    """The server's return code; or a negative one of ``headwater.errors``, for a wrong argument."""
+    """The server's return code, or a negative code of ``headwater.errors`` for an invalid argument."""
 
 
 class MQTTClient:
-    """``umqtt.simple.MQTTClient``. ``port`` 0 is 1883, with ``ssl`` 8883; ``keepalive`` is in seconds, 0 for none."""
+    """``umqtt.simple.MQTTClient``. ``port`` 0: 1883, with ``ssl`` 8883. ``keepalive``: seconds, 0 for none."""
 
     rx_size = 512
     tx_size = 1024
@@ -115,7 +115,7 @@ class MQTTClient:
         #: Messages at QoS 0 that were dropped; and whether one at QoS 1 was not taken.
         self.dropped = 0
         self._missed = False
-        # What has arrived: (topic, payload, QoS, packet id, epoch).
+        # Received messages: (topic, payload, QoS, packet identifier, epoch).
         self._inbox: list[tuple[bytes, bytes, int, int, int]] = []
         self._undelivered: set[int] = set()
         self._answers: dict[int, int] = {}
@@ -127,25 +127,25 @@ class MQTTClient:
 
     @staticmethod
     def dialer(server: str, port: int, ssl: "Any", ssl_params: "dict[str, Any]") -> "Dialer":
-        """What opens connections; the port assigns its own (a ``staticmethod``)."""
+        """Return a dialer; the port assigns its own function (a ``staticmethod``)."""
         raise RuntimeError("who connects? import headwater_board.umqtt first")
 
     # -- as umqtt.simple has it ----------------------------------------------------------------------------------------
 
     def set_callback(self, f: "Callable[[bytes, bytes], object]") -> None:
-        """``f(topic, msg)`` is called for each message, with bytes."""
+        """Set the callback ``f(topic, msg)``, which gets bytes."""
         self.cb = f
 
     def set_last_will(
         self, topic: "str | Bytes", msg: "str | Bytes", retain: bool = False, qos: int = 0
     ) -> None:
-        """What the server publishes when we are lost; before ``connect``."""
+        """Set the will message: published by the server if the client disconnects unexpectedly."""
         _check(self._session.set_will(_bytes(topic), _bytes(msg), qos, retain))
 
     def connect(self, clean_session: bool = True, timeout: "float | None" = None) -> int:
-        """Connect: 1 when the server had kept the session. Raises OSError, and MQTTException when refused.
+        """Connect: 1 if the server had kept the session. Raises OSError; MQTTException if the server refuses.
 
-        ``timeout``, in seconds, is for connecting and for every answer from now on.
+        ``timeout``, in seconds, is the limit for connecting and for every later answer.
         """
         session = self._session
         if timeout:
@@ -154,7 +154,7 @@ class MQTTClient:
                 self._client.dialer.timeout_ms = session.response_ms
         session.clean_start = bool(clean_session)
         session.keep_alive = self.keepalive
-        # At QoS 1 they come again.
+        # Messages at QoS 1 are redelivered.
         self._inbox = [one for one in self._inbox if one[2] != _QOS_1]
         self._missed = False
         self._pinged_at = None
@@ -172,19 +172,19 @@ class MQTTClient:
         return 1 if present else 0
 
     def disconnect(self) -> None:
-        """Say DISCONNECT, and close."""
+        """Send DISCONNECT and close."""
         self._client.disconnect()
         self.sock = None
 
     def ping(self) -> None:
-        """Ask for a sign of life; ``wait_msg`` and ``check_msg`` take the answer, or raise when there is none."""
+        """Send PINGREQ; ``wait_msg`` and ``check_msg`` take the answer and raise if there is none."""
         self._poll()
         if self._client.ping() == 0:
             self._pinged_at = self._session.now
         self._poll()
 
     def publish(self, topic: "str | Bytes", msg: "str | Bytes", retain: bool = False, qos: int = 0) -> None:
-        """Publish, and wait: at QoS 0 until it is sent, at 1 and 2 until it is acknowledged."""
+        """Publish and wait until the message is sent (QoS 0) or acknowledged (QoS 1, 2)."""
         packet_id = self._enqueue(_bytes(topic), _bytes(msg), retain, qos)
         if packet_id:
             self._until(self._has_been_delivered, packet_id)
@@ -192,19 +192,19 @@ class MQTTClient:
             self._until(self._has_been_sent, 0)
 
     def subscribe(self, topic: "str | Bytes", qos: int = 0) -> None:
-        """Subscribe, and wait for the answer; raises MQTTException(128) when it is no."""
+        """Subscribe and wait for the answer. Raises MQTTException(128) if the server refuses."""
         topic = _bytes(topic)
         self._ask(self._client.subscribe, topic, qos)
         self._filters[topic] = qos
 
     def unsubscribe(self, topic: "str | Bytes") -> None:
-        """Take a subscription back, and wait for the answer."""
+        """Unsubscribe and wait for the answer."""
         topic = _bytes(topic)
         self._filters.pop(topic, None)
         self._ask(self._client.unsubscribe, topic)
 
     def wait_msg(self) -> "int | None":
-        """Wait for one message and call back: its first byte; or None for the answer to a ``ping``."""
+        """Wait for one message and call back: the first byte of its packet, or None for the answer to a ``ping``."""
         while not self._inbox:
             self._poll()
             if self._inbox:
@@ -216,7 +216,7 @@ class MQTTClient:
         return self._call_back()
 
     def check_msg(self) -> "int | None":
-        """Call back for the messages that have arrived, and return at once: the last one's first byte, or None."""
+        """Call back for messages that have arrived: the first byte of the last one's packet, or None."""
         head = None
         if not self._inbox:
             self._poll()
@@ -227,7 +227,7 @@ class MQTTClient:
     # -- how -----------------------------------------------------------------------------------------------------------
 
     def _poll(self) -> None:
-        """Poll until something has arrived; raises OSError when the connection is over."""
+        """Receive what has arrived. Raises OSError if the connection has ended."""
         client = self._client
         session = self._session
         # ``_take`` stops the reading: outside of a callback the inbox holds no more than the receive buffer did.
@@ -249,7 +249,7 @@ class MQTTClient:
             raise _error(status, 0)
 
     def _until(self, done: "Callable[[int], bool]", what: int) -> None:
-        """Poll until something is so, and meanwhile call back for what arrives, but not from within a callback."""
+        """Poll until ``done(what)``. Call back for messages that arrive, except from within a callback."""
         begin = self._client.dialer.ticks_ms()
         while True:
             self._poll()
@@ -304,7 +304,7 @@ class MQTTClient:
                 self.cb(topic, msg)
         except BaseException:
             if qos == _QOS_1:
-                # Not acknowledged: it comes again.
+                # Not acknowledged: it is redelivered.
                 qos = 0
             raise
         finally:
@@ -322,7 +322,7 @@ class MQTTClient:
     def _take(self, topic: bytes, msg: bytes, qos: int, packet_id: int, epoch: int) -> None:
         self._client.reading = False
         if self._calling and len(self._inbox) >= self.queue:
-            # Nothing is taken from the inbox before the callback returns, which may wait for an answer behind this.
+            # The callback may wait for an answer behind this message, and the inbox is not emptied before.
             if qos == 0:
                 self.dropped += 1
                 return
@@ -341,7 +341,7 @@ class MQTTClient:
     # -- the sink of messages that are larger than the buffer ----------------------------------------------------------
 
     def open(self, m: "Packet", size: int) -> bool:
-        """As of a sink: what the heap has no room for is skipped."""
+        """As ``headwater.types.Sink``; skips messages that do not fit in the heap."""
         try:
             self._large = (m.topic_bytes(), bytearray(size), m.qos(), m.packet_id, self._session.epoch)
         except MemoryError:
@@ -350,13 +350,13 @@ class MQTTClient:
         return True
 
     def write(self, buf: "Bytes", at: int, n: int) -> None:
-        """As of a sink."""
+        """As ``headwater.types.Sink``."""
         if self._large is not None:
             self._large[1][self._large_at : self._large_at + n] = buf[at : at + n]
             self._large_at += n
 
     def close(self, complete: bool) -> None:
-        """As of a sink."""
+        """As ``headwater.types.Sink``."""
         large = self._large
         self._large = None
         if complete and large is not None:
@@ -365,14 +365,14 @@ class MQTTClient:
 
 
 class RobustMQTTClient(MQTTClient):
-    """``umqtt.robust.MQTTClient``: publishing and waiting outlive a connection that breaks."""
+    """``umqtt.robust.MQTTClient``: reconnects while it publishes and waits."""
 
     #: Seconds between two attempts.
     DELAY = 2
     DEBUG = False
 
     def delay(self, i: int) -> None:
-        """Wait before attempt ``i``; to be overridden."""
+        """Wait before attempt ``i``; may be overridden."""
         dialer = self._client.dialer
         begin = dialer.ticks_ms()
         left = int(self.DELAY * 1000)
@@ -381,12 +381,12 @@ class RobustMQTTClient(MQTTClient):
             left = int(self.DELAY * 1000) - ((dialer.ticks_ms() - begin) & TICKS_MASK)
 
     def log(self, in_reconnect: bool, e: BaseException) -> None:
-        """Say what went wrong, with ``DEBUG``; to be overridden."""
+        """Print an error if ``DEBUG`` is set; may be overridden."""
         if self.DEBUG:
             print("mqtt reconnect:" if in_reconnect else "mqtt:", repr(e))
 
     def reconnect(self) -> int:
-        """Connect, into the kept session, as often as it takes."""
+        """Reconnect to the session until it succeeds."""
         i = 0
         while True:
             try:
@@ -397,7 +397,7 @@ class RobustMQTTClient(MQTTClient):
                 self.delay(i)
 
     def publish(self, topic: "str | Bytes", msg: "str | Bytes", retain: bool = False, qos: int = 0) -> None:
-        """As of ``MQTTClient``, over as many connections as it takes; at QoS 2 exactly once for all that."""
+        """As ``MQTTClient.publish``, over any number of connections; at QoS 2 still exactly once."""
         packet_id = 0
         while True:
             try:
@@ -410,7 +410,7 @@ class RobustMQTTClient(MQTTClient):
                 self.reconnect()
 
     def wait_msg(self) -> "int | None":
-        """As of ``MQTTClient``, over as many connections as it takes."""
+        """As ``MQTTClient.wait_msg``, over any number of connections."""
         while True:
             try:
                 return super().wait_msg()
@@ -419,7 +419,7 @@ class RobustMQTTClient(MQTTClient):
                 self.reconnect()
 
     def check_msg(self, attempts: int = 2) -> "int | None":
-        """As of ``MQTTClient``; reconnects at most ``attempts`` times."""
+        """As ``MQTTClient.check_msg``; reconnects at most ``attempts`` times."""
         while attempts > 0:
             try:
                 return super().check_msg()
@@ -440,7 +440,7 @@ def _check(status: int) -> None:
 
 
 def _error(status: int, return_code: int) -> Exception:
-    """What umqtt's users catch: OSError when connecting again may help, MQTTException when it does not."""
+    """Return the exception that umqtt would raise: OSError if reconnecting may help, otherwise MQTTException."""
     if status == E_REFUSED:
         return MQTTException(return_code)
     if status not in _ERRNO and blame(status) in (CALLER, ROOM):

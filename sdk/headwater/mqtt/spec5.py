@@ -1,6 +1,6 @@
-"""What MQTT 5.0 has beyond 3.1.1: property identifiers (2.2.2.2) and reason codes (2.4).
+"""Numbers of MQTT 5.0 beyond 3.1.1: property identifiers (2.2.2.2) and reason codes (2.4).
 
-``headwater.names5`` has their names, and costs a board nothing unless it is imported.
+``headwater.names5`` has their names.
 """
 
 from headwater.wire import const
