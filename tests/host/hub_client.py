@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import itertools
 import ssl
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -301,17 +301,4 @@ async def hub_of(settings: HubConfig, *, with_clients: bool = True) -> AsyncIter
         await hub.stop()
 
 
-def with_hub(settings: HubConfig) -> Callable[[Callable[[Hub], Coroutine[Any, Any, Any]]], Any]:
-    """Run a coroutine function with a hub."""
-
-    def run(test: Callable[[Hub], Coroutine[Any, Any, Any]]) -> Any:
-        async def main() -> Any:
-            async with hub_of(settings) as hub:
-                return await test(hub)
-
-        return asyncio.run(main())
-
-    return run
-
-
-__all__ = ["ClientLimits", "Limits", "Peer", "config", "hub_of", "new_id", "replace", "until", "with_hub"]
+__all__ = ["ClientLimits", "Limits", "Peer", "config", "hub_of", "new_id", "replace", "until"]

@@ -2,8 +2,7 @@
 
 import asyncio
 import contextlib
-import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -19,13 +18,6 @@ async def synced(store: Store) -> None:
     done = asyncio.Event()
     store.after(done.set)
     await asyncio.wait_for(done.wait(), 200)
-
-
-async def until(true: Callable[[], object]) -> None:
-    deadline = time.monotonic() + 60
-    while not true():
-        assert time.monotonic() < deadline
-        await asyncio.sleep(0.002)
 
 
 @contextlib.asynccontextmanager

@@ -12,9 +12,10 @@ import pytest
 from headwater_host.hub.errors import StorageError
 from headwater_host.hub.storage import Store, Subscription, statistics, writer
 from tests.host.command import environment
-from tests.host.hub_storage import NOW, ident, ids, put, store_at, synced, taken, until
+from tests.host.hub_storage import NOW, ident, ids, put, store_at, synced, taken
 from tests.host.sql import execute
 from tests.rows import each_row
+from tests.waiting import until
 
 
 @pytest.fixture(scope="module")

@@ -13,9 +13,10 @@ import pytest
 
 from headwater_host.hub.errors import StorageError
 from headwater_host.hub.storage import Store, Subscription, backlog
-from tests.host.hub_storage import put, queue_ids, store_at, synced, taken, until
+from tests.host.hub_storage import put, queue_ids, store_at, synced, taken
 from tests.host.sql import execute, restored
 from tests.rows import each_row
+from tests.waiting import until
 
 DATA = Path(__file__).parent / "data"
 
