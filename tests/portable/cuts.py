@@ -1,8 +1,6 @@
 """Cuts the link between a client and a server at every byte, and looks at what became of the messages."""
 
-import sys
-
-from pipe import Ends, Inbox, Link, Outgoing, Sink, Wire, packets
+from pipe import Ends, Inbox, Link, Outgoing, Sink, Wire, cut_everywhere, packets
 from rows import each
 from sessions import server5, session5, session31
 
@@ -17,8 +15,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
-# (take, chunk, room) of both directions: nothing in the way; pieces; and a transport that is nearly always full.
-FAULTS = ((0, 0, 0), (5, 3, 0), (2, 0, 6))
 LARGE = 130
 #: By protocol level: what makes a client's session, and a server's.
 SESSIONS = {3: (session31, ServerSession31), 4: (ClientSession, ServerSession), 5: (session5, server5)}
@@ -137,26 +133,6 @@ def send_all(e: Ends, end: Outgoing, count: Count, levels: "tuple[int, ...]", si
     for qos in levels:
         n = count.next()
         end.publish(b"t", payload(n, size), qos, n & 1 == 1)
-
-
-def cut_everywhere(run: "Callable[[list[Link]], Ends]", number: int = 0) -> "list[Ends]":
-    """Run without a fault, and then with a connection cut behind each byte of either direction; the runs without one.
-
-    ``run`` gets the links to use; ``number`` is which of its connections is the one to be cut.
-    """
-    whole = []
-    for f in range(len(FAULTS)):
-        take, chunk, room = FAULTS[f]
-        fair = run([Link(Wire(take, chunk, room), Wire(take, chunk, room))])
-        whole.append(fair)
-        link = fair.links[number]
-        # MicroPython meets every byte without other faults, and samples with them.
-        step = 5 if f and sys.implementation.name == "micropython" else 1
-        for k in range(f, len(link.up.log) + 1, step):
-            run([Link(Wire(take, chunk, room, k), Wire(take, chunk, room))])
-        for k in range(f, len(link.down.log) + 1, step):
-            run([Link(Wire(take, chunk, room), Wire(take, chunk, room, k))])
-    return whole
 
 
 def once(flow: "Callable[[Ends], object]", e: Ends) -> Ends:

@@ -4,6 +4,8 @@
 server's session back to back over links, and connects them again when a link is cut, as applications do.
 """
 
+import sys
+
 from headwater.connection import ONLINE
 from headwater.mqtt.server import ServerSession
 from headwater.mqtt.session import ClientSession
@@ -11,6 +13,7 @@ from headwater.mqtt.session import ClientSession
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from typing import Any
 
     from headwater.mqtt.packets import Packet
     from headwater.types import Bytes
@@ -357,6 +360,30 @@ class Ends:
             assert not any(end.open_ids), list(end.open_ids)
         assert not self.from_client.pending
         assert not self.from_server.pending
+
+
+# (take, chunk, room) of both directions: nothing in the way; pieces; and a transport that is nearly always full.
+FAULTS = ((0, 0, 0), (5, 3, 0), (2, 0, 6))
+
+
+def cut_everywhere(run: "Callable[[list[Link]], Any]", number: int = 0) -> "list[Any]":
+    """Run without a fault, and then with a connection cut behind each byte of either direction; the runs without one.
+
+    ``run`` gets the links to use; ``number`` is which of its connections is the one to be cut.
+    """
+    whole = []
+    for f in range(len(FAULTS)):
+        take, chunk, room = FAULTS[f]
+        fair = run([Link(Wire(take, chunk, room), Wire(take, chunk, room))])
+        whole.append(fair)
+        link = fair.links[number]
+        # MicroPython meets every byte without other faults, and samples with them.
+        step = 5 if f and sys.implementation.name == "micropython" else 1
+        for k in range(f, len(link.up.log) + 1, step):
+            run([Link(Wire(take, chunk, room, k), Wire(take, chunk, room))])
+        for k in range(f, len(link.down.log) + 1, step):
+            run([Link(Wire(take, chunk, room), Wire(take, chunk, room, k))])
+    return whole
 
 
 def again(e: Ends) -> None:

@@ -6,10 +6,8 @@ from a consumer at least once, in order; and ``on_delivered`` is called once for
 that what comes again has DUP and the id it had, and that every frame is one.
 """
 
-import sys
-
 from fmq_hub import Pair, small
-from pipe import Link, Random, Wire
+from pipe import Link, Random, Wire, cut_everywhere
 
 from headwater.connection import CLOSING, ONLINE
 from headwater.fmq.calls import call
@@ -24,8 +22,6 @@ if TYPE_CHECKING:
     from headwater.fmq.frames import Frame
     from headwater.types import Bytes
 
-# (take, chunk, room) of both directions: nothing in the way; pieces; and a transport that is nearly always full.
-FAULTS = ((0, 0, 0), (5, 3, 0), (2, 0, 6))
 LARGE = 150
 
 
@@ -92,35 +88,7 @@ def every_cut(flow: "Callable[[Flow], object]", number: int = 0, **options: "Any
         e.check()
         return e
 
-    for f in range(len(FAULTS)):
-        take, chunk, room = FAULTS[f]
-
-        def at(up: int, down: int) -> Flow:
-            links = [Link() for _ in range(number)]
-            links.append(Link(Wire(take, chunk, room, up), Wire(take, chunk, room, down)))  # noqa: B023
-            return once(links)
-
-        link = at(-1, -1).links[number]
-        # MicroPython meets every byte without other faults, and samples with them.
-        step = 7 if f and sys.implementation.name == "micropython" else 1
-        for k in range(f, len(link.up.log) + 1, step):
-            at(k, -1)
-        for k in range(f, len(link.down.log) + 1, step):
-            at(-1, k)
-
-
-def test_connect() -> None:
-    every_cut(lambda e: None)
-
-
-def test_one_message_up_at_each_qos() -> None:
-    every_cut(lambda e: e.say((1,)))
-    every_cut(lambda e: e.say((2,)))
-
-
-def test_one_message_down_at_each_qos() -> None:
-    every_cut(lambda e: e.hear((1,)))
-    every_cut(lambda e: e.hear((2,)))
+    cut_everywhere(lambda links: once([Link() for _ in range(number)] + links), number)
 
 
 def test_several_in_flight_up() -> None:

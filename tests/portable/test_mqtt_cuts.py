@@ -12,7 +12,6 @@ from cuts import (
     Count,
     both_ways,
     check,
-    cut_everywhere,
     ends,
     every_cut,
     keep_alive,
@@ -21,7 +20,7 @@ from cuts import (
     published_while_offline,
     send_all,
 )  # fmt: skip
-from pipe import Ends, Link, Random, Sink, Wire, packets
+from pipe import Ends, Link, Random, Sink, Wire, cut_everywhere, packets
 from rows import each
 from states5 import as5, text_in
 
