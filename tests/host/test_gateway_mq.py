@@ -24,6 +24,7 @@ from headwater_mq.options import GMO
 from headwater_mq.queue import Queue
 from tests.host.mq_log import GROUP, Log, browse, cut, dead, fmq, mqtt, segment
 from tests.host.set_clocks import DAY, SECOND, SetClocks
+from tests.waiting import wait_until
 
 # ---- what is put ----------------------------------------------------------------------------------------------------
 
@@ -400,10 +401,7 @@ def test_a_thread_that_follows(log: Log) -> None:
     try:
         for n in range(5):
             log.block(b"%d" % n)
-        deadline = time.monotonic() + 200
-        while follower.counts["put"] < 5:
-            assert time.monotonic() < deadline
-            time.sleep(0.01)
+        wait_until(lambda: follower.counts["put"] >= 5)
     finally:
         follower.stop()
         thread.join()

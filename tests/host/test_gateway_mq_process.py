@@ -22,6 +22,7 @@ from headwater_mq.queue import Queue
 from tests.host.command import headwater, running
 from tests.host.gateway_peers import recorded
 from tests.host.mq_log import cut
+from tests.waiting import wait_until
 from tools.broker import HOST, Mosquitto
 
 
@@ -88,10 +89,7 @@ def test_segments_through_a_gateway_that_is_killed(
             command.wait_for("subscribed")
             publish(broker.port, part)
             if part is rounds[-1]:
-                deadline = time.monotonic() + 60
-                while depth(tmp_path) < len(whole) + len(plain):
-                    assert time.monotonic() < deadline, command.errors
-                    time.sleep(0.02)
+                wait_until(lambda: depth(tmp_path) >= len(whole) + len(plain), "the queue has all")
                 assert command.end() == 0
                 break
             # At some moment of its work.
