@@ -30,6 +30,27 @@ NUMBERED = """
     len list little locals lstrip map micropython object ord popitem pow print range repr rfind rindex round rsplit
     rstrip setattr setdefault sorted staticmethod str sum super to_bytes tuple type zip
 """.split()  # noqa: SIM905
+#: Those that no class has as an attribute of its own.
+UNLIKELY = [
+    name
+    for name in NUMBERED
+    if name[0].isupper()
+    or name.startswith(("is", "has", "r", "set", "get"))
+    or name
+    in (
+        "callable",
+        "popitem",
+        "issubclass",
+        "classmethod",
+        "staticmethod",
+        "divmod",
+        "lstrip",
+        "from_bytes",
+        "to_bytes",
+        "globals",
+        "locals",
+    )
+]
 _LETTERS = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
 
 
@@ -53,6 +74,7 @@ def _attribute_names() -> Iterator[str]:
     Names in alphabetical order have consecutive hashes in MicroPython: they fill one part of an object's dictionary,
     where each search then takes long.
     """
+    yield from UNLIKELY
     names = ["_" + "".join(letters) for letters in itertools.product(_LETTERS, repeat=2)]
     yield from random.Random(0).sample(names, len(names))
 
