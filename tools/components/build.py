@@ -16,6 +16,7 @@ from pathlib import Path
 
 from tools import mpy, sizes
 from tools.components.names import (
+    FOR_GLOBALS,
     bound,
     keywords_of,
     rename_globals,
@@ -129,6 +130,10 @@ class _Unit:
                     f"{self.unit}: another unit uses {'.'.join(self.places[name])}: make it public"
                 )
             made[name] = plain if free else name
+        if short:
+            # What only this unit uses gets a name that every board has.
+            spare = (name for name in FOR_GLOBALS if name not in hidden)
+            made.update(zip(sorted(private - elsewhere), spare, strict=False))
         self._check_locals(nodes, made)
         head = self._head(foreign, made, used)
         lines = list(head)

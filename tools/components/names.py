@@ -1,9 +1,8 @@
 """Shortens what no program outside of the core names: private attributes, and parameters of private functions.
 
 A name costs its letters once, in flash and in RAM. MicroPython has some 150 names that every .mpy file refers to by
-number, at no cost: they serve for parameters. Attributes keep an underscore in front, so that a program's subclass does
-not meet them by accident; attributes of unrelated classes can share a short name. Private globals keep their names:
-short ones save 300 bytes, and publishing at QoS 0 takes a third longer with them.
+number, at no cost: they serve for parameters, for globals of one unit, and, where no subclass of a program is likely to
+have the same, for attributes. Other attributes keep an underscore. Attributes of unrelated classes can share a name.
 """
 
 from __future__ import annotations
@@ -19,38 +18,27 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from tools.components.program import Program, arguments, families, stored
 from tools.components.tree import Quick, walk
 
-#: Names that .mpy files of version 6 refer to by number (``static_qstr_list`` in py/makeqstrdata.py), but those that an
-#: attribute of a subclass is likely to have. tests/host/test_bundle.py asks the compiler whether they are.
-NUMBERED = """
+# Names that .mpy files of version 6 refer to by number (``static_qstr_list`` in py/makeqstrdata.py).
+# tests/host/test_components.py asks the compiler whether they are.
+
+#: For attributes: no class of a program has these, and no class body of the core uses them.
+FOR_ATTRIBUTES = """
     ArithmeticError AssertionError AttributeError BaseException EOFError Ellipsis Exception GeneratorExit ImportError
     IndentationError IndexError KeyError KeyboardInterrupt LookupError MemoryError NameError NoneType
     NotImplementedError OSError OverflowError RuntimeError StopIteration SyntaxError SystemExit TypeError ValueError
-    ZeroDivisionError abs all any bool builtins bytearray bytecode bytes callable chr classmethod dict dir divmod eval
-    exec from_bytes getattr globals hasattr hash int isalpha isdigit isinstance islower isspace issubclass isupper iter
-    len list little locals lstrip map micropython object ord popitem pow print range repr rfind rindex round rsplit
-    rstrip setattr setdefault sorted staticmethod str sum super to_bytes tuple type zip
+    ZeroDivisionError
 """.split()  # noqa: SIM905
-#: Those that no class has as an attribute of its own.
-UNLIKELY = [
-    name
-    for name in NUMBERED
-    if name[0].isupper()
-    or name.startswith(("is", "has", "r", "set", "get"))
-    or name
-    in (
-        "callable",
-        "popitem",
-        "issubclass",
-        "classmethod",
-        "staticmethod",
-        "divmod",
-        "lstrip",
-        "from_bytes",
-        "to_bytes",
-        "globals",
-        "locals",
-    )
-]
+#: For globals: a class body that uses them still sees them.
+FOR_GLOBALS = """
+    builtins callable divmod from_bytes getattr globals hasattr isalpha isdigit isinstance islower isspace issubclass
+    isupper locals lstrip popitem rfind rindex rsplit rstrip setattr setdefault to_bytes
+""".split()  # noqa: SIM905
+_OTHERS = """
+    abs all any bool bytearray bytecode bytes chr classmethod dict dir eval exec hash int iter len list little map
+    micropython object ord pow print range repr round sorted staticmethod str sum super tuple type zip
+""".split()  # noqa: SIM905
+#: For parameters.
+NUMBERED = [*FOR_ATTRIBUTES, *FOR_GLOBALS, *_OTHERS]
 _LETTERS = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
 
 
@@ -74,7 +62,7 @@ def _attribute_names() -> Iterator[str]:
     Names in alphabetical order have consecutive hashes in MicroPython: they fill one part of an object's dictionary,
     where each search then takes long.
     """
-    yield from UNLIKELY
+    yield from FOR_ATTRIBUTES
     names = ["_" + "".join(letters) for letters in itertools.product(_LETTERS, repeat=2)]
     yield from random.Random(0).sample(names, len(names))
 
@@ -124,6 +112,7 @@ def _attributes(program: Program, keep: Collection[str]) -> dict[str, str]:
     homes: dict[str, set[int]] = {}
     uses: Counter[str] = Counter()
     strings: set[str] = set()
+    bodies: set[str] = set()
     for node in program.body:
         for part in walk(node):
             if isinstance(part, ast.Attribute):
@@ -133,6 +122,7 @@ def _attributes(program: Program, keep: Collection[str]) -> dict[str, str]:
         if isinstance(node, ast.ClassDef):
             for name in _own_attributes(node):
                 homes.setdefault(name, set()).add(family[node.name])
+            bodies |= _body_names(node)
     everywhere = set(family.values())
     for name in uses:
         # The class cannot be seen: it may be any.
@@ -142,7 +132,7 @@ def _attributes(program: Program, keep: Collection[str]) -> dict[str, str]:
         for name in homes
         if name.startswith("_") and not name.startswith("__") and name not in strings and name not in keep
     ]
-    taken: dict[int, set[str]] = {number: set(keep) for number in everywhere}
+    taken: dict[int, set[str]] = {number: {*keep, *bodies} for number in everywhere}
     for name, where in homes.items():
         if name not in private:
             for number in where:
@@ -155,6 +145,17 @@ def _attributes(program: Program, keep: Collection[str]) -> dict[str, str]:
             taken[number].add(short)
         done[name] = short
     return done
+
+
+def _body_names(node: ast.ClassDef) -> set[str]:
+    """The names that a class's body uses when it runs: an attribute with such a name would hide them."""
+    parts: list[ast.AST] = []
+    for member in node.body:
+        if isinstance(member, ast.FunctionDef):
+            parts += [*member.decorator_list, *member.args.defaults]
+        else:
+            parts.append(member)
+    return {one.id for part in parts for one in walk(part) if isinstance(one, ast.Name)}
 
 
 def _own_attributes(node: ast.ClassDef) -> set[str]:

@@ -13,6 +13,7 @@ from collections.abc import Mapping
 #: the core is a unit of its own, for instance the optional parts of a client.
 UNITS: Mapping[str, tuple[str, ...]] = {
     "headwater": ("headwater", "headwater.wire", "headwater.errors"),
+    "headwater.endpoint": ("headwater.connection",),
     "headwater.mqtt": ("headwater.mqtt", "headwater.mqtt.client"),
     "headwater.fmq": ("headwater.fmq", "headwater.fmq.client"),
     "headwater.link": ("headwater.link", "headwater.link.link", "headwater.link.pump"),
@@ -21,7 +22,7 @@ UNITS: Mapping[str, tuple[str, ...]] = {
 
 #: Modules whose public numbers go into a file of their own, which a program loads only if it imports the module: within
 #: the unit the numbers are folded into the code.
-NUMBERS = frozenset({"headwater.errors"})
+NUMBERS = frozenset({"headwater.errors", "headwater.connection"})
 
 _NET = ("headwater_board.tcp", "headwater_board.tls", "headwater_board.ids")
 _MQTT = (

@@ -133,8 +133,6 @@ _SUBSCRIBE_FAILED = const(0x80)
 _NO_PROPERTIES = b"\x00"
 _REQUESTS = const(8)
 _GENERATIONS = const(31)
-# Topic, payload, QoS and RETAIN.
-_NO_WILL: "tuple[Bytes | None, Bytes, int, bool]" = (None, b"", 0, False)
 
 
 class Session(Endpoint):
@@ -152,11 +150,6 @@ class Session(Endpoint):
     end.
     """
 
-    #: What an acknowledgement makes of a message; a session may have a table of its own.
-    delivery = DELIVERY
-    #: ``manual_ack.ManualAck``, if the application acknowledges messages itself.
-    acks: "Any" = None
-
     def __init__(
         self,
         rx: RxBuf,
@@ -172,6 +165,10 @@ class Session(Endpoint):
             raise ValueError("the transmit buffer needs at least 16 bytes")
         super().__init__(rx, tx_size, outbox, window, response_ms)
         self._check = check
+        #: What an acknowledgement makes of a message; a session may have a table of its own.
+        self.delivery = DELIVERY
+        #: ``manual_ack.ManualAck``, if the application acknowledges messages itself.
+        self.acks: Any = None
         #: The largest packet that the other end accepts (5.0: its Maximum Packet Size).
         self.most = _MAX_PACKET
         #: What another version than 3.1.1 brings: ``v31.V31``, or a ``v5.V5``, which is also ``v5``. None at 3.1.1.
@@ -937,7 +934,10 @@ class ClientSession(Session):
         self.clean_start = clean_start
         self._user = user
         self._password = password
-        self._will = _NO_WILL
+        self._will_topic: Bytes | None = None
+        self._will_payload: Bytes = b""
+        self._will_qos = 0
+        self._will_retain = False
         #: CONNACK's return code (3.2.2.3), when the status is E_REFUSED.
         self.return_code = 0
         #: Whether the server had kept the session, by its last CONNACK (3.2.2.2).
@@ -1000,7 +1000,10 @@ class ClientSession(Session):
         if not is_bytes(properties) or (properties and self.v5 is None):
             return errors.E_ARGUMENT
         self._will_properties = properties or (b"" if self.v5 is None else _NO_PROPERTIES)
-        self._will = (topic, payload, qos, retain)
+        self._will_topic = topic
+        self._will_payload = payload
+        self._will_qos = qos
+        self._will_retain = retain
         return 0
 
     def connect(self, now_ms: int) -> int:
@@ -1022,10 +1025,10 @@ class ClientSession(Session):
                 self.client_id,
                 self.keep_alive,
                 self.clean_start,
-                self._will[0],
-                self._will[1],
-                self._will[2],
-                self._will[3],
+                self._will_topic,
+                self._will_payload,
+                self._will_qos,
+                self._will_retain,
                 self._user,
                 self._password,
                 self.protocol,
