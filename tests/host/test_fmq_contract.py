@@ -14,7 +14,7 @@ from headwater_host.hub.config import Listener
 from headwater_host.hub.frames import framed
 from headwater_host.hub.service import Hub
 from headwater_host.hub.users import hashed
-from tests.host.hub_client import ClientLimits, Peer, config, hub_of, new_id, replace, until
+from tests.host.hub_client import SECONDS, ClientLimits, Peer, config, hub_of, new_id, replace, until
 from tests.host.test_hub_server import stored
 from tests.rows import each_row
 
@@ -45,7 +45,7 @@ TAKEN |= {"PUBREC", "PUBREL", "PUBCOMP", "PINGREQ", "ACK"}
 
 async def test_every_frame_is_taken_or_refused_in_its_place(tmp_path: Path) -> None:
     """None that is well-formed is malformed to the hub. ELECT and SLAVEOF are read, and refused as not expected."""
-    async with hub_of(config(tmp_path, clients=ClientLimits(once=0.05))) as hub:
+    async with hub_of(config(tmp_path, clients=ClientLimits(once=0.05, login=SECONDS))) as hub:
         for row in ROWS["frames"]:
             data, kind = bytes.fromhex(row["hex"]), TYPES[row["type"]]
             peer = await Peer.open(hub)
