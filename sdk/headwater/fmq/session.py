@@ -88,7 +88,6 @@ DELIVERY = (
 
 # As in ``headwater.fmq.spec``.
 _AUTH = const(0)
-_REGISTER = const(2)
 _PUBLISH = const(3)
 _PUBREC = const(5)
 _PUBREL = const(6)
@@ -98,7 +97,6 @@ _UNSUBSCRIBE = const(9)
 _CONSUME = const(10)
 _PINGREQ = const(12)
 _ACK = const(14)
-_UNREGISTER = const(15)
 _ID_SIZE = const(18)
 _E_FORM = const(-58)
 

@@ -36,7 +36,6 @@ _BOOL = const(2)
 _INT = const(3)
 _BIGINT = const(6)
 _DECIMAL = const(7)
-_LIST = const(13)
 _MAP = const(14)
 _E_FORM = const(-58)
 
