@@ -302,7 +302,7 @@ def test_damage_of_what_is_not_put_together_is_said(halfway: Path, tmp_path: Pat
     with logging_to(tmp_path / "there") as log:
         follower = log.follow()
         follower.step()
-        assert "what it has of 1 GroupIds that are not put together yet is given up" in str(
+        assert "what it has of 1 GroupIds that are not reassembled yet is given up" in str(
             follower.last_error
         )
         assert follower.counts["damage"] == 1
