@@ -18,7 +18,7 @@ from headwater_host.gateway import remote_hub_source
 from headwater_host.gateway.config import FmqConfig
 from headwater_host.gateway.recording import Recorder
 from headwater_host.gateway.remote_hub_source import RemoteHubSource
-from headwater_host.hub.config import Listener
+from headwater_host.hub.config import ClientLimits, Listener
 from headwater_host.hub.service import Hub
 from headwater_host.hub.storage import Limits, backlog
 from headwater_host.hub.users import hashed
@@ -103,6 +103,20 @@ async def test_nothing_is_acknowledged_before_it_is_on_disk(hub: Hub, tmp_path: 
         disk.go.set()
         await until(lambda: left(hub) == 0)
     assert recorded(tmp_path) == TWENTY
+
+
+async def test_what_comes_again_while_it_waits_for_the_disk_is_recorded_once(tmp_path: Path) -> None:
+    settings = config(tmp_path, limits=Limits(tries=1000), clients=ClientLimits(redelivery=0.05))
+    async with hub_of(settings) as hub, consuming(tmp_path, hub, "t") as (_, recorder, disk, _):
+        disk.go.clear()
+        await publish(hub, *TWENTY)
+        (position,) = hub.broker.store.topics["t"].groups[GROUP]
+        # After the second time without an acknowledgement, the first redelivery has arrived.
+        await until(lambda: len(position.tries) == 20 and min(position.tries.values()) > 1)
+        assert recorder.records == 20
+        disk.go.set()
+        await until(lambda: left(hub) == 0)
+    assert sorted(recorded(tmp_path)) == sorted(TWENTY)
 
 
 async def test_while_the_log_cannot_be_written_messages_are_given_back(
