@@ -20,6 +20,10 @@ if TYPE_CHECKING:
 
 #: The longest time in seconds between two checks of the clock.
 TICK = 0.5
+# Seconds to wait, after the last packet, for the server to close the connection.
+_FAREWELL_S = 1.0
+# How many bytes a connection that has ended reads at once, to ignore them.
+_IGNORED = 4096
 # With more unsent bytes reading pauses, because received packets cause answers.
 _BACKLOG = 1 << 20
 # How many bytes may wait for the end of the turn.
@@ -168,6 +172,9 @@ class Connection(asyncio.BufferedProtocol):
 
     def get_buffer(self, sizehint: int) -> memoryview:
         """Return the free part of the session's receive buffer."""
+        if self._over:
+            # The session may have another connection by now.
+            return memoryview(bytearray(_IGNORED))
         rx = self.session.rx
         rx.window()
         return rx.view
@@ -425,6 +432,18 @@ class Connection(asyncio.BufferedProtocol):
         if self.transport is not None:
             self.transport.close()
 
+    async def _end_sending(self, timeout: float) -> None:
+        """Close the direction to the server, and wait until the server has closed its own.
+
+        What a server sends to a closed socket resets the connection: it would not read the last acknowledgements.
+        """
+        transport = self.transport
+        if transport is not None and not transport.is_closing() and transport.can_write_eof():
+            if self._holds:
+                transport.resume_reading()
+            transport.write_eof()
+            await asyncio.wait({self._closed}, timeout=timeout)
+
     async def close(self, timeout: float) -> None:
         """Send all waiting packets and close; abort after ``timeout`` seconds.
 
@@ -439,13 +458,14 @@ class Connection(asyncio.BufferedProtocol):
                 self.drop(E_CLOSED)
                 raise
         self._finish()
-        self._close_transport()
-        if self.transport is not None:
-            try:
+        try:
+            await self._end_sending(min(timeout, _FAREWELL_S))
+            self._close_transport()
+            if self.transport is not None:
                 await asyncio.wait({self._closed}, timeout=timeout)
-            finally:
-                if self.transport is not None:
-                    self.transport.abort()
+        finally:
+            if self.transport is not None:
+                self.transport.abort()
 
 
 def take(session: Driven, chunks: Chunks) -> None:

@@ -108,6 +108,10 @@ class WebSocket(asyncio.Transport, asyncio.Protocol):
         if self._frames.close_expected():
             self._expect_the_end()
 
+    def can_write_eof(self) -> bool:
+        """Return False: a close frame ends both directions."""
+        return False
+
     def _accepted(self) -> None:
         if self._frames.subprotocol != _MQTT:
             self._not_accepted(None)
