@@ -44,6 +44,22 @@ def test_more_at_qos_2_than_there_is_room_for() -> None:
     assert [kind for kind, _, _ in p.hub.log[1:]] == [spec.PUBREC] * 4 + [spec.ACK]
 
 
+def test_a_hub_that_has_lost_the_session_releases_what_was_open() -> None:
+    """It redelivers nothing, so that messages at QoS 2 without PUBREL would take their places for ever."""
+    p = pair()
+    for n in range(4):
+        p.hub.say(0x34, p.hub.ident(), b"t", (), b"%d" % n)
+    p.step_down()
+    p.hub.keeps = False
+    p.lose()
+    p.connect()
+    assert not p.client.session_present
+    for n in range(4, 8):
+        p.hub.say(0x34, p.hub.ident(), b"t", (), b"%d" % n)
+    assert p.run() == 0
+    assert p.at.payloads(2) == [b"%d" % n for n in range(8)]
+
+
 def test_the_application_acknowledges() -> None:
     p = pair()
     p.client.auto_ack = False

@@ -292,6 +292,17 @@ def test_what_is_sent_again_is_the_same_but_for_dup() -> None:
         assert drain(c)[0] == 0x32
 
 
+def test_what_left_in_part_is_sent_again_with_dup() -> None:
+    """[3.3.1-1]: how much of it has arrived is unknown. What had not begun to leave goes without."""
+    for v in VERSIONS:
+        c = v.client()
+        one, two = c.publish(b"t", b"1", 1), c.publish(b"t", b"2", 2)
+        assert c.out() > 1
+        c.sent(1)
+        again = split(v.connect(c, v.resumed))[1:]
+        assert again == [v.publish(0x3A, one, b"1"), v.publish(0x34, two, b"2")]
+
+
 def test_what_is_unacknowledged_waits_as_long_as_the_connection_lasts() -> None:
     """[4.1.0-1, 4.1.0-2, 4.3.2-1, 4.3.2-3, 4.3.3-3, 4.4.0-1]: for hours; nothing is sent twice on one connection."""
     for v in VERSIONS:
