@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
@@ -95,9 +96,13 @@ def test_each_malformed_packet_of_the_vectors_is_named_with_its_offset(
 @each_row("version", FILES)
 def test_all_packets_of_the_vectors_behind_each_other(version: str) -> None:
     rows = [row for other, row in GOOD if other == version]
-    code, lines = inspect(b"".join(unhex(row["hex"]) for row in rows), "--version", version)
+    packets = [unhex(row["hex"]) for row in rows]
+    code, lines = inspect(b"".join(packets), "--version", version)
     assert code == 0
     assert lines == [shown(row["packet"]) for row in rows]
+    sizes = [len(packet) for packet in packets]
+    places = [(at, size) for at, size, _ in mqtt_frames(b"".join(packets), version)]
+    assert places == list(zip(accumulate(sizes, initial=0), sizes, strict=False))
 
 
 def test_publish_has_exactly_the_fields_that_the_documentation_names() -> None:

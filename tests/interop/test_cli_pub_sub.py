@@ -63,6 +63,22 @@ def test_many_lines_arrive_in_their_order(broker: Mosquitto, tmp_path: Path) -> 
         assert sub.output == lines
 
 
+def test_a_message_is_written_before_it_is_acknowledged(
+    broker: Mosquitto, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Without a buffer, every line would be written at once.
+    monkeypatch.delenv("PYTHONUNBUFFERED", raising=False)
+    where = ("-h", HOST, "-p", broker.port)
+    with running("sub", *where, "-t", "written", "-q", 1, "-i", "writer", directory=tmp_path) as sub:
+        subscribed(broker, "writer")
+        assert headwater("pub", *where, "-t", "written", "-q", 1, "-m", "first").returncode == 0
+        deadline = time.monotonic() + 200
+        while "Received PUBACK from writer " not in broker.log_text():
+            assert time.monotonic() < deadline, broker.log_text()[-2000:]
+            time.sleep(0.01)
+        assert sub.output == b"first\n"
+
+
 def test_json_has_text_or_hex(broker: Mosquitto, tmp_path: Path) -> None:
     where = ("-h", HOST, "-p", broker.port)
     assert headwater("pub", *where, "-t", "json/a", "-m", 'say "ä"', "-r", "-q", 1).returncode == 0

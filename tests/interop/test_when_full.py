@@ -408,6 +408,24 @@ async def test_what_cannot_be_sent_is_said_at_once(mosquitto: StartBroker) -> No
             await refused
 
 
+async def test_a_message_longer_than_the_outbox_does_not_wait_for_room(
+    mosquitto: StartBroker, tmp_path: Path
+) -> None:
+    broker = mosquitto()
+    limit = 1 << 16
+    with SqliteOutbox(tmp_path / "store.db", "p", limit=limit) as store:
+        session = SessionOptions(clean_start=False, store=store)
+        async with drops(broker, session=session) as client:
+            broker.stop()
+            await until_lost(client)
+            for call in (client.post, client.publish):
+                with pytest.raises(ArgumentError, match="larger than"):
+                    await call("t", bytes(limit), 1)
+            broker.start()
+            await client.publish("t", "taken", 1, timeout=WAIT_S)
+            assert client.dropped == 0
+
+
 async def test_what_waits_outlives_the_end_of_the_client_and_who_waits_hears_why(
     mosquitto: StartBroker,
 ) -> None:
