@@ -95,6 +95,8 @@ def test_it_is_acknowledged_when_the_callback_has_returned() -> None:
             raise AssertionError("not raised")
         except ValueError:
             pass
+        # An acknowledgement, if there were one, would leave now.
+        p.client.check_msg()
         p.site.serve()
         assert p.client.connect(False) == 1
         p.site.serve()
