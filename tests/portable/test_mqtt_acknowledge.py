@@ -1,4 +1,4 @@
-"""Acknowledgements left to the application (``auto_ack`` off)."""
+"""Acknowledgements left to the application (``ManualAck``)."""
 
 from pipe import FIRST, Ends, small_ends
 

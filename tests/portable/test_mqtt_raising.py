@@ -63,6 +63,32 @@ def test_a_message_whose_handler_raised_is_not_acknowledged_and_comes_again() ->
         e.quiet()
 
 
+def test_a_message_received_again_before_its_handler_raised_comes_again() -> None:
+    """The handler reconnects and raises. Its message must not be acknowledged on the new connection either."""
+    for by_application in (False, True):
+        e = small_ends()
+        if by_application:
+            ManualAck(e.client, automatic=True)
+        times = [0]
+
+        def restart(p: "Packet", e: Ends = e, times: "list[int]" = times) -> None:
+            times[0] += 1
+            if times[0] == 1:
+                e.lose()
+                e.open()
+                e.run()
+                raise OopsError
+            e.at_client.message(p)
+
+        e.client.on_message = restart
+        e.from_server.publish(b"t", b"one", 2)
+        assert run_raising(e) == 1
+        assert (e.client.duplicates, e.server.outbox.count) == (1, 1), by_application
+        again(e)
+        assert e.at_client.payloads(2) == [b"one"], by_application
+        e.quiet()
+
+
 def test_qos_0_goes_on_behind_a_message_whose_handler_raised() -> None:
     e = small_ends()
     Raises(e, (b"one", b"two"))

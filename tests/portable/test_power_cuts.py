@@ -10,7 +10,8 @@ import sys
 from journal_file import MemoryFile, PowerCutError
 from pipe import FIRST, Ends, Inbox, Link, Wire, feed
 
-from headwater.connection import ONLINE
+from headwater.connection import AT2, ONLINE
+from headwater.errors import E_STORE
 from headwater.journal import JournalOutbox
 from headwater.mqtt.manual_ack import ManualAck
 from headwater.mqtt.server import ServerSession
@@ -307,8 +308,32 @@ def test_a_store_that_fails_ends_the_connection_and_nothing_is_lost() -> None:
         world.check()
 
 
+def test_a_received_id_that_was_not_stored_is_stored_before_it_is_answered() -> None:
+    """The file is full for the identifier of a received message. Its duplicate is not answered before it is stored."""
+    file = MemoryFile()
+    server = ServerSession(64, 64, 512, slots=6)
+    client = ClientSession(b"c", 10, False, None, None, 64, 64, outbox=JournalOutbox(file, 200, 6))
+    ends = ends_of(client, server)
+    ends.connect()
+    server.publish(b"t", b"one", 2)
+    file.room = 0
+    while ends.step() > 0:
+        pass
+    assert client.status == E_STORE and ends.at_client.payloads(2) == [b"one"]
+    ends.lose()
+    ends.open()
+    while ends.step() > 0:
+        pass
+    assert client.status == E_STORE and server.outbox.state[0] == AT2
+    file.room = -1
+    ends.lose()
+    ends.open()
+    ends.run()
+    assert server.outbox.count == 0 and ends.at_client.payloads(2) == [b"one"]
+
+
 def test_what_the_application_acknowledged_does_not_come_again() -> None:
-    """``auto_ack`` off, and the connection is gone when it acknowledges: kept all the same."""
+    """With ``ManualAck``, and the connection is lost before it acknowledges: stored all the same."""
     file = MemoryFile()
     server = ServerSession(64, 64, 512, slots=6)
     client = ClientSession(b"c", 10, False, None, None, 64, 64, outbox=JournalOutbox(file, 200, 6))

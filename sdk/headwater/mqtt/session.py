@@ -120,6 +120,10 @@ _WRONG = const(6)
 _ONLINE = const(2)
 # The longest packet whose remaining length has one byte.
 _SHORT = const(129)
+# Bits of ``opened_now``: opened on this connection; its handler is running; received again meanwhile.
+_OPENED = const(1)
+_RUNNING = const(2)
+_REPEATED = const(4)
 #: Instead of a place among the QoS 2 identifiers: its message is here already.
 REPETITION = const(-1)
 #: What a handler answers when its packet is to be taken again later.
@@ -193,7 +197,7 @@ class Session(Endpoint):
             # Those of an earlier life: their messages were delivered and answered then.
             for i in range(len(self._received.ids)):
                 self.open_ids[i] = self._received.ids[i]
-        #: Which of them this connection has opened, a byte each, and how many.
+        #: Whether this connection has opened each of them (``_OPENED``), and how many it has.
         self.opened_now = bytearray(receive_window)
         self.qos2_opened = 0
         # The large message under way: bytes still to come of a topic that does not fit; QoS, 0 also if it is not to be
@@ -210,7 +214,7 @@ class Session(Endpoint):
         super().begin(now_ms)
         self.unanswered = self.qos2_opened = 0
         for i in range(len(self.opened_now)):
-            self.opened_now[i] = 0
+            self.opened_now[i] &= _RUNNING
         if self.acks is not None:
             self.acks.begin()
 
@@ -246,7 +250,7 @@ class Session(Endpoint):
             session_present = i > 0
         if not session_present:
             for i in range(len(self.open_ids)):
-                self.open_ids[i] = 0
+                self.open_ids[i] = self.opened_now[i] = 0
             if self._received is not None and self._received.closed(0):
                 self.fail(errors.E_STORE)
                 return
@@ -306,7 +310,7 @@ class Session(Endpoint):
         if p.head & 4:
             i = self.open_qos2(p.packet_id)
             if i == REPETITION:
-                put_ack(self, _PUBREC, p.packet_id)
+                self.answer_duplicate(p.packet_id)
                 return 0
             if i < 0:
                 return LATER if self.tx_end else i
@@ -339,7 +343,7 @@ class Session(Endpoint):
         if i < 0:
             return errors.E_RX_WINDOW
         self.open_ids[i] = packet_id
-        self.opened_now[i] = 1
+        self.opened_now[i] = _OPENED
         self.qos2_opened += 1
         return i
 
@@ -352,9 +356,9 @@ class Session(Endpoint):
     def close_qos2(self, i: int) -> None:
         """Free the place of a QoS 2 identifier."""
         self.open_ids[i] = 0
-        if self.opened_now[i]:
-            self.opened_now[i] = 0
+        if self.opened_now[i] & _OPENED:
             self.qos2_opened -= 1
+        self.opened_now[i] = 0
 
     def answer_qos2(self, packet_id: int, code: int = 0) -> None:
         """Send PUBREC: from now on, whatever happens, the message is not delivered again."""
@@ -362,6 +366,14 @@ class Session(Endpoint):
             self.fail(errors.E_STORE)
         else:
             put_ack(self, _PUBREC, packet_id, code)
+
+    def answer_duplicate(self, packet_id: int) -> None:
+        """Send PUBREC for a message received before; while its handler is running, ``deliver`` does so later."""
+        i = self.find_qos2(packet_id)
+        if self.opened_now[i] & _RUNNING:
+            self.opened_now[i] |= _REPEATED
+        else:
+            self.answer_qos2(packet_id)
 
     def record_qos2(self, packet_id: int) -> int:
         """Record that a message is delivered whose connection is over: 0 or E_STORE. Its repetition is answered."""
@@ -774,7 +786,7 @@ def _end_large(s: Session) -> int:
     if s.large_qos == 2:
         i = s.open_qos2(s.large_id)
         if i == REPETITION:
-            put_ack(s, _PUBREC, s.large_id)
+            s.answer_duplicate(s.large_id)
             return 0
         if i < 0:
             return i
@@ -793,12 +805,15 @@ def deliver(
     epoch = s.epoch
     if i < 0:
         s.unanswered += 1
+    else:
+        s.opened_now[i] |= _RUNNING
     if handler is not None:
         s.tx_size -= _ACK_SIZE
         try:
             handler(message)
         except BaseException:
-            if i >= 0 and s.open_ids[i] == packet_id:
+            # Unless another message has taken the place on a later connection.
+            if i >= 0 and s.opened_now[i] & _RUNNING:
                 s.close_qos2(i)
             raise
         finally:
@@ -806,9 +821,14 @@ def deliver(
                 s.tx_size += _ACK_SIZE
     if i >= 0:
         if s.epoch == epoch:
+            s.opened_now[i] &= _OPENED
             s.answer_qos2(packet_id)
-        elif s.open_ids[i] == packet_id:
-            s.record_qos2(packet_id)
+        elif s.opened_now[i] & _RUNNING:
+            s.opened_now[i] -= _RUNNING
+            if s.opened_now[i] == _REPEATED and s.state == _ONLINE and s.tx_size - s.tx_end >= _ACK_SIZE:
+                s.answer_qos2(packet_id)
+            else:
+                s.record_qos2(packet_id)
     elif s.epoch == epoch:
         s.unanswered -= 1
         put_ack(s, _PUBACK, packet_id)

@@ -63,7 +63,7 @@ class V31:
         counts from the beginning, and this is another message."""
         session = self.session
         i = session.find_qos2(packet_id)
-        if packet_id and i >= 0 and not session.opened_now[i] and not session.packet.dup():
+        if packet_id and i >= 0 and not session.opened_now[i] & 1 and not session.packet.dup():
             session.close_qos2(i)
 
 
