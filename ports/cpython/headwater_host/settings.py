@@ -77,7 +77,7 @@ def truth(value: object) -> bool:
 
 def seconds(value: object) -> float:
     """Convert a number of seconds above 0."""
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < 1e9:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= 1e9:
         raise ValueError
     return float(value)
 

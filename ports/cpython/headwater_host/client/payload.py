@@ -34,7 +34,7 @@ def payload_bytes(payload: Payload) -> bytes | bytearray | memoryview:
 class Will:
     """The message that the server publishes if the client disconnects unexpectedly (MQTT 3.1.1, 3.1.2.5).
 
-    ``properties`` (``headwater_host.client.mqtt.properties``) are those of MQTT 5.0, section 3.1.3.2, such as
+    ``properties`` (``headwater_host.mqtt_properties``) are those of MQTT 5.0, section 3.1.3.2, such as
     ``will_delay_interval``.
     """
 

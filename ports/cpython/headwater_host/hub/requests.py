@@ -1,6 +1,6 @@
 """Decode the bodies of clients' frames.
 
-A ``Frame`` has been checked by ``headwater.fmq.decode`` before, so nothing here fails. PUBLISH, which comes most often,
+A ``Frame`` has been checked by ``headwater.fmq.frames`` before, so nothing here fails. PUBLISH, which comes most often,
 is read field by field; every other request is a tuple. (FMQ, section 3)
 """
 
