@@ -7,7 +7,7 @@ Every byte that a stream delivers is checked where it is read.
 from line import Bench, End, Line, Rng, bench_up, content, handmade, kinds, put, read, say
 
 from headwater.link.frames import ACK, ASK, DATA
-from headwater.link.link import IDLE, UP
+from headwater.link.link import IDLE, REPEAT, UP, Sender
 
 
 def test_a_reader_that_stops_stops_the_writer_and_loses_nothing() -> None:
@@ -257,6 +257,24 @@ def test_the_time_out_follows_the_round_trip() -> None:
     assert repeated < 12
     slow.until(slow.delivered)
     assert sender.repeated == repeated
+
+
+def test_a_repeated_frame_is_not_timed() -> None:
+    """Which of its copies is acknowledged is unknown (Karn's rule)."""
+    for again in ("time is up", "gap"):
+        sender = Sender(1, 10)
+        sender.clear(500)
+        sender.credit = 1
+        assert sender.write(b"x", 0, 1, 0) == 1
+        assert sender.next(0) == 0
+        if again == "gap":
+            sender.missed()
+        else:
+            assert sender.expired(500) == REPEAT
+        assert sender.next(500) == 0
+        sender.acknowledge(1, 1, 505)
+        # Neither the 505 ms since the first copy nor the 5 ms since the second.
+        assert sender.rto in (500, 750), (again, sender.rto)
 
 
 def test_a_writer_that_is_blocked_asks_seldom() -> None:

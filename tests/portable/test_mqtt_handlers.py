@@ -46,6 +46,18 @@ def test_a_handler_may_fill_the_transmit_buffer() -> None:
             e.quiet()
 
 
+def test_a_handler_that_ends_the_connection_leaves_its_room_to_the_next() -> None:
+    """The room that is kept for an acknowledgement is the transmit buffer's again."""
+    for qos in (1, 2):
+        e = small_ends(64, 64)
+        e.client.on_message = lambda p, e=e: e.lose()
+        e.from_server.publish(b"t", b"x", qos)
+        e.run()
+        e.client.on_message = e.at_client.message
+        e.connect()
+        assert e.client.publish(b"t", bytes(64 - 5)) == 0, qos
+
+
 def test_a_sink_may_fill_the_transmit_buffer() -> None:
     e = small_ends(64, 16)
 
