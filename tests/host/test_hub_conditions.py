@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headwater_host.hub.conditions import DEEPEST, LONGEST, Condition, ConditionError
+from headwater_host.hub.conditions import DEEPEST, LONGEST, Condition, ConditionError, Selection
+from headwater_host.hub.storage import Message
 from tests.fuzz import condition_reference as reference
 from tests.rows import each_row
 
@@ -34,6 +35,24 @@ def holds(source: str, topic: str = "a/b", tags: tuple[str, ...] = (), **payload
 )
 def test_tags(source: str, tags: str, answer: bool) -> None:
     assert holds(source, tags=tuple(tags)) is answer
+
+
+@each_row(
+    "wanted, tags, answer",
+    [
+        ("", "", True),
+        ("", "x", True),
+        ("x", "", False),
+        ("x", "xy", True),
+        ("xy", "x", False),
+        ("xy", "yx", True),
+        ("xy", "yzx", True),
+        ("xy", "z", False),
+    ],
+)
+def test_a_subscription_gets_messages_that_have_all_of_its_tags(wanted: str, tags: str, answer: bool) -> None:
+    message = Message(1, b"id", "a/b", 0, tuple(tags), b"", 0, False, 0)
+    assert Selection(tuple(wanted), "").takes(message) is answer
 
 
 @each_row(

@@ -216,6 +216,18 @@ async def test_redelivery_and_dead_letters(tmp_path: Path) -> None:
 
 
 @pytest.mark.settings(limits=Limits(tries=2))
+async def test_a_lost_consumer_counts_a_try(hub: Hub) -> None:
+    (sent,) = await fill(await Peer.login(hub), "t", 1)
+    for _ in range(2):
+        one = await Peer.login(hub)
+        one.consume(await one.subscribe("t", group="g"))
+        (got,) = await responses(one, 1, ack=False)
+        assert got.id == sent
+        one.abort()
+    await until(lambda: hub.broker.store.dead == 1)
+
+
+@pytest.mark.settings(limits=Limits(tries=2))
 async def test_an_acknowledgement_with_a_reason_gives_back(hub: Hub) -> None:
     one = await Peer.login(hub)
     (sent,) = await fill(one, "t", 1)
