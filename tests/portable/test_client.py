@@ -20,6 +20,15 @@ if TYPE_CHECKING:
 # -- connecting --------------------------------------------------------------------------------------------------------
 
 
+def test_the_session_keeps_room_in_its_table_of_attributes() -> None:
+    """MicroPython looks a method up among the attributes first, and searches a full table to its end."""
+    # The sizes that its tables grow to (py/map.c).
+    tables = (47, 59, 73, 97, 127, 167)
+    count = len(ClientSession(b"c").__dict__)
+    size = min(n for n in tables if n >= count)
+    assert count <= size * 9 // 10, (count, size)
+
+
 def test_connect_says_whether_the_session_was_kept() -> None:
     p = Pair()
     assert not p.client.connected

@@ -16,15 +16,6 @@ if TYPE_CHECKING:
     from headwater.mqtt.packets_server import Connect
 
 
-def test_the_session_keeps_room_in_its_table_of_attributes() -> None:
-    """MicroPython looks a method up among the attributes first, and searches a full table to its end."""
-    # The sizes that its tables grow to (py/map.c).
-    tables = (12, 17, 23, 29, 37, 47, 59, 73, 97, 127, 167)
-    count = len(ClientSession(b"c").__dict__)
-    size = min(n for n in tables if n >= count)
-    assert count <= size * 4 // 5, (count, size)
-
-
 def test_the_server_sees_what_connect_says() -> None:
     seen: list[tuple[object, ...]] = []
 

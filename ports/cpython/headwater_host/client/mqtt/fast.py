@@ -116,19 +116,32 @@ class FastPath:
         """Take frequent packets, then let the core take the next one: the offset reached, negative at the end."""
         # A handler may have begun another connection, and feed it.
         s.packet.buf = s.rx.buf
-        if (
+        epoch = s.epoch
+        data = b""
+        while self._is_usual(s, i, end):
+            # Copied once, however many packets between are left to the core.
+            data = data or bytes(memoryview(s.rx.buf)[:end])
+            i = self._take_many(s, data, i, end)
+            if s.epoch != epoch:
+                return -1
+            if i == end:
+                return i
+            at = i
+            i = session.take_packets(s, i, end)
+            if i < 0 or i in (at, end) or s.epoch != epoch:
+                return i
+        return session.take_packets(s, i, end)
+
+    def _is_usual(self, s: "Session", i: int, end: int) -> bool:
+        """Return whether the packet at ``i`` may be one of the frequent kinds."""
+        return bool(
             end - i >= _ACK_SIZE
             and end <= _COPY
             and _WAYS[s.rx.buf[i]]
             and not s.large_left
             and s.takes[s.state] & _PUBLISH_BIT
             and s.packet.short
-        ):
-            epoch = s.epoch
-            i = self._take_many(s, bytes(memoryview(s.rx.buf)[:end]), i, end)
-            if s.epoch != epoch:
-                return -1
-        return session.take_packets(s, i, end) if i < end else i
+        )
 
     def _take_many(self, s: "Session", data: bytes, i: int, end: int) -> int:
         """Take whole packets of the frequent kinds: the offset reached.
