@@ -19,6 +19,7 @@ from tests.host.capture_logs import read_log, record, records, segments
 from tests.host.clocks import loop_clock_stands
 from tests.host.test_capture_failures import file_size_limit
 from tests.rows import each_row
+from tests.waiting import until
 from tools.capture_log import LogWriter
 
 DEADLINE = 20.0
@@ -445,7 +446,16 @@ async def test_cancelling_while_the_log_is_opened_lets_go_of_it(
     await asyncio.wait([opening])
     assert opening.cancelled()
     go.set()
-    LogWriter(tmp_path).close()
+
+    def is_released() -> bool:
+        try:
+            LogWriter(tmp_path).close()
+        except CaptureLockedError:
+            return False
+        return True
+
+    # The thread that opens it closes it.
+    await until(is_released, "the log is released")
 
 
 @checked
