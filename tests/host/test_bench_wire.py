@@ -138,6 +138,5 @@ def test_without_the_peers_there_are_ours_as_the_page_has_them(
     assert "AMQP skipped" in error
     assert "Kafka skipped" in error
     assert [row["protocol"] for row in rows] == [*ours.PROTOCOLS, "FMQ"] * len(MESSAGES)
-    page = report.DOCUMENT.read_text()
-    for row in rows:
-        assert f"\n| {' | '.join(row.values())} |\n" in page
+    page = [re.split(" {2,}", line) for line in report.DOCUMENT.read_text().splitlines()]
+    assert [row for row in rows if list(row.values()) not in page] == []

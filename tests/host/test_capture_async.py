@@ -19,7 +19,6 @@ from tests.host.capture_logs import read_log, record, records, segments
 from tests.host.clocks import loop_clock_stands
 from tests.host.test_capture_failures import file_size_limit
 from tests.rows import each_row
-from tests.waiting import until
 from tools.capture_log import LogWriter
 
 DEADLINE = 20.0
@@ -455,7 +454,7 @@ async def test_cancelling_while_the_log_is_opened_lets_go_of_it(
         return True
 
     # The thread that opens it closes it.
-    await until(is_released, "the log is released")
+    await until(is_released)
 
 
 @checked
