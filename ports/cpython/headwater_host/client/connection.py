@@ -441,7 +441,10 @@ class Connection(asyncio.BufferedProtocol):
         if transport is not None and not transport.is_closing() and transport.can_write_eof():
             if self._holds:
                 transport.resume_reading()
-            transport.write_eof()
+            try:
+                transport.write_eof()
+            except OSError:  # the server has closed already
+                return
             await asyncio.wait({self._closed}, timeout=timeout)
 
     async def close(self, timeout: float) -> None:
