@@ -178,8 +178,8 @@ async def _result(call: "Call", given: bytes, words: list[str]) -> bytes:
 
     If cancelled, kills the command and the processes that it started.
     """
-    try:
-        process = await asyncio.create_subprocess_exec(
+    starting = asyncio.ensure_future(
+        asyncio.create_subprocess_exec(
             *words,
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
@@ -187,6 +187,17 @@ async def _result(call: "Call", given: bytes, words: list[str]) -> bytes:
             env=os.environ | {"HEADWATER_TOPIC": str(call.topic)},
             start_new_session=True,
         )
+    )
+    try:
+        # Cancelled, asyncio would kill only the command, and wait for those that it has started.
+        process = await asyncio.shield(starting)
+    except asyncio.CancelledError:
+        with contextlib.suppress(OSError, ValueError):
+            process = await starting
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            await process.wait()
+        raise
     except (OSError, ValueError) as error:
         raise _RefusedError(_FAILED, f"cannot run {words[0]!r}: {error}") from None
     assert process.stdin is not None
