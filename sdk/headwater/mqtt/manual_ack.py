@@ -159,7 +159,7 @@ class ManualAck:
         if not answer:
             return
         if s.epoch != epoch:
-            # Its connection is over. At QoS 1 it comes again; at QoS 2 it is its repetition that is to be answered.
+            # Its connection is over. At QoS 1 the peer retransmits it; at QoS 2 the duplicate is answered.
             if i >= 0 and self.acknowledge(packet_id, 2, epoch) <= errors.E_AGAIN:
                 self._states[i] = _ANSWERED
         elif i >= 0:

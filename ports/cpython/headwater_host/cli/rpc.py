@@ -173,6 +173,12 @@ async def _answer(call: "Call", args: argparse.Namespace) -> None:
         await call.reply(result)
 
 
+def _kill(process: asyncio.subprocess.Process) -> None:
+    """Kill a command and the processes that it started."""
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+
+
 async def _result(call: "Call", given: bytes, words: list[str]) -> bytes:
     """Run the command with ``given`` as its input; return its output. Raises _RefusedError.
 
@@ -194,8 +200,7 @@ async def _result(call: "Call", given: bytes, words: list[str]) -> bytes:
     except asyncio.CancelledError:
         with contextlib.suppress(OSError, ValueError):
             process = await starting
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
+            _kill(process)
             await process.wait()
         raise
     except (OSError, ValueError) as error:
@@ -212,8 +217,7 @@ async def _result(call: "Call", given: bytes, words: list[str]) -> bytes:
     try:
         _, result, last_line, code = await asyncio.gather(*parts)
     except BaseException:
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
+        _kill(process)
         for part in parts:
             part.cancel()
         await asyncio.gather(*parts, return_exceptions=True)
