@@ -355,7 +355,7 @@ async def test_filters_go_out_singly_when_the_connection_ended_instead_of_an_ans
         assert server.asked[3] == [("t/0", "t/1"), ("t/3",), ("t/4",), ("t/5",), (killer,)]
         assert server.asked[4] == [tuple(rest), (killer,)]
         assert server.asked[5:] == [[tuple(rest)]]
-        # Who asks for it now is told so as well.
+        # A caller that waits for it now gets the same error.
         with pytest.raises((SubscribeError, NotConnectedError)):
             await client.subscribe([(killer, 0), ("other", 0)], timeout=WAIT_S)
         assert set(client.granted) == {*rest, "other"}

@@ -248,7 +248,7 @@ def test_garbage_on_the_line_costs_nothing_but_time(tmp_path: Path, line: PtyLin
     assert sorted(set(payloads(tmp_path)), key=int) == [b"%d" % i for i in range(40)]
 
 
-#: What a board sends that breaks the protocol, and what of it is kept.
+#: Bytes of a board that break the protocol, and the part that is recorded.
 BAD = {
     "3005 0002c3 28 41": "30050002c32841",  # not UTF-8
     "3206 000161 0000 41": "32060001610000 41",  # packet id 0

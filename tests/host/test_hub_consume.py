@@ -97,7 +97,7 @@ async def test_the_window(hub: Hub) -> None:
         for _ in range(3):
             await one.ping()
         assert not one.got
-        # Another CONSUME takes over: what is open comes again.
+        # Another CONSUME takes over: unacknowledged messages are redelivered.
         second = one.consume(number, 1)
         assert (await one.answer(first)).code == 0x8E
         assert payloads(await responses(one, 1, ack=False)) == [1]

@@ -60,7 +60,7 @@ async def test_who_waits_and_who_comes_hears_why(
     peer = await Peer.open(hub)
     assert reason(await peer.auth("d")) == ("ACK", 0x97, WHY)
     await peer.ended()
-    # Who waits for nothing goes on.
+    # Clients that wait for no write continue.
     await reader.ping()
     assert "logins are refused until the hub can store something again" in caplog.text
     pages(hub, 1_000_000)

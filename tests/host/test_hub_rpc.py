@@ -111,7 +111,7 @@ async def test_nobody_serves_it(hub: Hub) -> None:
     responder = await serving(hub, "a")
     caller = await Peer.login(hub)
     assert (await refusal(caller, call(caller, "b")))[0] == 0x10
-    # A consumer group is not who serves, nor is the topic itself.
+    # Neither a consumer group nor a subscriber of the topic itself is a responder.
     got = await caller.ask(spec.SUBSCRIBE, (b"$rpc/c", (), b"", b"group"))
     assert got.code == 0x8F
     await responder.subscribe("c")
