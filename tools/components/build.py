@@ -78,8 +78,9 @@ def build(
     built.packages = {name for name in modules if program.modules[name].path.stem == "__init__"}
     shortened = short_attributes(program, keep) if short else {}
     keywords = keywords_of(program.body)
+    users = _users(program, built)
     for unit in dict.fromkeys(built.unit_of.values()):
-        _Unit(program, built, unit).write(keywords, short)
+        _Unit(program, built, unit).write(keywords, users, short)
     for name in NUMBERS & program.modules.keys():
         _numbers(program, built, name)
     for old, new in shortened.items():
@@ -92,6 +93,16 @@ def _held(graph: Mapping[str, set[str]], unit: str, names: Sequence[str]) -> lis
     """The modules of a unit: ``names``, and what they import of the unit's package."""
     found = sizes.in_import_order(graph, (name for name in names if name in graph))
     return [name for name in found if name in names or name.rpartition(".")[0] == unit]
+
+
+def _users(program: Program, built: Built) -> dict[str, set[str]]:
+    """Return the units that use each name."""
+    users: dict[str, set[str]] = {}
+    for origin, node in zip(program.origin, program.body, strict=True):
+        for part in walk(node):
+            if isinstance(part, ast.Name):
+                users.setdefault(part.id, set()).add(built.unit_of[origin])
+    return users
 
 
 class _Unit:
@@ -111,14 +122,14 @@ class _Unit:
         pairs = zip(program.origin, program.body, strict=True)
         self.body = [(origin, node) for origin, node in pairs if origin in self.modules]
 
-    def write(self, keywords: Collection[str], short: bool) -> None:
+    def write(self, keywords: Collection[str], users: Mapping[str, set[str]], short: bool) -> None:
         nodes = [node for _, node in self.body]
         own = {name for node in nodes for name in bound(node)}
         private = {name for name in own if self._is_private(name)}
         used = {part.id for node in nodes for part in walk(node) if isinstance(part, ast.Name)}
         offered = {unique(*place) for _, place in self._offered_on()} - self.program.constants.keys()
         foreign = sorted(name for name in (used | offered) - own if name in self.places)
-        elsewhere = self._used_elsewhere()
+        elsewhere = {name for name in private if users.get(name, set()) - {self.unit}}
         made = self._public(own - private, foreign)
         hidden = used_names(nodes) | set(made.values()) | set(self.program.imports)
         count = Counter(self.places[name][1] for name in private)
@@ -165,17 +176,6 @@ class _Unit:
                 if where != module and inner:
                     found.append((name, (where, inner)))
         return found
-
-    def _used_elsewhere(self) -> set[str]:
-        """The globals of this unit that others use."""
-        pairs = zip(self.program.origin, self.program.body, strict=True)
-        return {
-            part.id
-            for origin, node in pairs
-            if origin not in self.modules
-            for part in walk(node)
-            if isinstance(part, ast.Name)
-        }
 
     def _public(self, own: Collection[str], foreign: Collection[str]) -> dict[str, str]:
         """The names that public globals have in this unit: their own, if there is only one such."""
