@@ -4,6 +4,9 @@ A round of attempts tries each dialer once, without a pause between them. After 
 was lost, comes a pause of random length (full jitter) below a limit, which doubles from ``first_ms`` to ``longest_ms``
 and starts again from ``first_ms`` once a connection has lasted ``longest_ms``.
 
+With a ``network`` (``headwater.types.Network``), the keeper owns the interface below the connection as well: there are
+attempts only while it is up.
+
 Nothing here allocates, retrying included; what a dialer allocates to open a transport is its affair.
 """
 
@@ -20,6 +23,7 @@ from headwater.errors import (
     E_TIMEOUT,
     E_TOO_LARGE,
     E_UNKNOWN_ID,
+    E_UNREACHABLE,
     E_WINDOW,
     blame,
 )
@@ -30,7 +34,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from typing import Any
 
-    from headwater.types import Bytes, Dialer
+    from headwater.types import Bytes, Dialer, Network
 
 #: Not started, or stopped.
 OFF = const(0)
@@ -90,6 +94,10 @@ class BaseKeeper:
     When the outbox is full, ``publish`` blocks for up to ``block_ms``, then refuses; by default it refuses at once.
     With a ``backlog`` it does neither, and the oldest of what waits there is dropped for the newest (``Backlog``).
 
+    ``network`` is polled first, and is told which attempts failed. While it is down, the state is PAUSE and the status
+    E_UNREACHABLE. The first attempt after ``start`` follows at once when it comes up, every other within ``first_ms``.
+    ``stop`` leaves it up.
+
     The keeper takes ``on_answer`` of the session and ``on_delivered`` of the client, and has handlers of its own
     instead; they may do what a client's may, and call ``stop``.
     """
@@ -107,6 +115,7 @@ class BaseKeeper:
         block_ms: int = 0,
         backlog: "Any" = None,
         subscriptions: int = 8,
+        network: "Network | None" = None,
     ):
         if not 0 < first_ms <= longest_ms < 1 << 29 or not 0 <= refused_ms < 1 << 29 or connect_ms <= 0:
             raise ValueError("0 < first_ms <= longest_ms, and times below 2**29 ms")
@@ -121,6 +130,8 @@ class BaseKeeper:
         self.answer_ms = answer_ms
         self.block_ms = block_ms
         self.backlog = backlog
+        self.network = network
+        self._up = False
         self.state = OFF
         #: Why the last attempt failed or the last connection ended, a code of ``headwater.errors``; 0 at first.
         self.status = 0
@@ -177,6 +188,9 @@ class BaseKeeper:
         if self.state == OFF or self.state == GIVEN_UP:
             self.status = self.failures = self._at = self._tries = self._refusals = 0
             _pause(self, 0)
+            if self.network is not None:
+                self._up = False
+                self.network.start()
 
     def poll(self) -> int:
         """Do what is to be done now; call it a few times a second. Never blocks longer than a dialer's ``ready`` and
@@ -184,7 +198,7 @@ class BaseKeeper:
 
         0, connected or not yet (``state``); or the status with which it has given up; E_OFFLINE when not started.
         """
-        state = self.state
+        state = OFF if self.network is not None and not _networked(self) else self.state
         if state == ONLINE:
             status = self.client.poll()
             if self.state == ONLINE:
@@ -345,6 +359,28 @@ def _back_off(k: BaseKeeper) -> None:
     _pause(k, limit)
 
 
+def _networked(k: BaseKeeper) -> bool:
+    """Poll the network: whether there is one to connect over."""
+    state = k.state
+    if not OFF < state < GIVEN_UP:
+        return False
+    up = k.network.poll(state != ONLINE or k.waiting() > 0)  # type: ignore[union-attr]  # the caller has looked
+    if up == k._up:
+        return up
+    k._up = up
+    if up:
+        # The pause begins only now: the boards of one access point do not come back all at once.
+        k.since = k._ticks()
+        return True
+    k.failures = k._tries = k._refusals = 0
+    _pause(k, k.first_ms)
+    k.client.close()
+    k.client.status = k.status = E_UNREACHABLE
+    if state == ONLINE and k.on_offline is not None:
+        k.on_offline(E_UNREACHABLE)
+    return False
+
+
 def _attempt(k: BaseKeeper) -> None:
     client = k.client
     client.dialer = k.dialers[k._at]
@@ -365,6 +401,8 @@ def _connecting(k: BaseKeeper, status: int) -> None:
         client.close()
         status = client.status = E_TIMEOUT
     k.status = status
+    if k.network is not None:
+        k.network.failed(status, client.errno)
     if status == E_TOO_LARGE or blame(status) == CALLER:
         # CONNECT cannot be built, and never will.
         k.state = GIVEN_UP
@@ -393,6 +431,8 @@ def _online(k: BaseKeeper) -> None:
     k.since = k._asked_at = k._progress_at = k._ticks()
     k._tries = k._refusals = k._asked = 0
     k.connections += 1
+    if k.network is not None:
+        k.network.works()
     again = _ONLINE_AGAIN[0 if session.session_present else 1]
     for i in range(len(k._becomes)):
         k._becomes[i] = again[k._becomes[i]]
@@ -404,6 +444,8 @@ def _online(k: BaseKeeper) -> None:
 def _lost(k: BaseKeeper, status: int) -> None:
     k.status = status
     _back_off(k)
+    if k.network is not None:
+        k.network.failed(status, 0)
     if k.on_offline is not None:
         k.on_offline(status)
 

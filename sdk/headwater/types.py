@@ -110,6 +110,36 @@ class PollDialer(Dialer, Protocol):
         ...
 
 
+class Network(Protocol):
+    """The interface below a connection, for instance WiFi: what a keeper (``headwater.reconnect``) owns with it."""
+
+    def start(self) -> None:
+        """Bring the interface up, at the next ``poll``; harmless while it runs. Raises ValueError for a bad setting."""
+        ...
+
+    def stop(self) -> None:
+        """Take the interface down."""
+        ...
+
+    def poll(self, busy: bool = True, /) -> bool:
+        """Drive the interface, without blocking: whether it has a link and an address.
+
+        It may save power while it is not ``busy``. Allocates nothing while it is up.
+        """
+        ...
+
+    def failed(self, status: int, errno: int, /) -> None:
+        """A connection over it, or an attempt, has ended with ``status``, and the dialer with ``errno`` (or 0).
+
+        Where nobody has answered, the interface may be restarted.
+        """
+        ...
+
+    def works(self) -> None:
+        """A server has accepted a connection over it."""
+        ...
+
+
 class ReceiveBuffer(Protocol):
     """The part of ``headwater.connection.RxBuf`` that reading from a transport needs."""
 

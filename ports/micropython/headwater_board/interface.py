@@ -1,0 +1,280 @@
+"""A network interface that a keeper owns: a state machine that restarts the interface, and at last the board.
+
+It escalates in three steps, each with a counter and a limit:
+
+1. ``reconnects``: an attempt to connect failed, or the link was lost. A pause follows, then the next attempt.
+2. ``restarts``: ``attempts`` rounds of attempts failed; or ``silences`` connections in a row ended without an answer
+   from anybody, which is how a link shows that is dead and does not know it; or the driver raised an error. The
+   interface goes down and comes up again. As long as that does not help, the limit of silences doubles, up to 16 times.
+3. ``resets``: the driver raised an error ``faults`` times without a link in between (0: never resets); or no server has
+   accepted a connection for ``offline_ms`` (0, the default: never). The board is reset.
+
+An access point, a router or a server that is away is no reason for a reset, unless ``offline_ms`` says so.
+"""
+
+import errno
+
+from headwater.errors import E_CLOSED, E_TIMEOUT, E_UNREACHABLE
+from headwater.wire import TICKS_MASK, const
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
+    #: Address, mask, gateway and DNS server.
+    Address = tuple[str, str, str, str]
+
+    def ticks_ms() -> int:
+        """Return ``time.ticks_ms()``, typed as an integer."""
+        ...
+else:
+    from time import ticks_ms
+
+#: Not started, or stopped.
+OFF = const(0)
+#: The interface is down, and comes up after a pause.
+STARTING = const(1)
+#: An attempt is under way: no link yet, or no address.
+CONNECTING = const(2)
+#: There are a link and an address, as far as the driver knows.
+UP = const(3)
+#: Between two attempts.
+PAUSE = const(4)
+
+#: How long the driver needs between two attempts: after its access point has restarted, an ESP32 that is not given
+#: this pause fails with "wrong password" again and again.
+SETTLE_MS = const(1000)
+# How long the interface is down for a restart.
+_DOWN_MS = const(200)
+_DOUBLINGS = const(16)
+# Errors of a dialer whose connection somebody has refused, so that the link is alive.
+_ANSWERED = (errno.ECONNREFUSED, errno.ECONNRESET)
+
+
+class Interface:
+    """Keeps ``nic``, an interface of ``network``, up from ``start`` to ``stop``, by ``poll``.
+
+    - ``address``: address, mask, gateway and DNS server; None: DHCP.
+    - ``connect_ms``: limit for one attempt, address included.
+    - ``attempts``, ``silences``, ``faults``, ``offline_ms``: limits of the escalation, see above.
+    - ``reset``: resets the board; ``machine.reset`` by default.
+    """
+
+    #: The networks to choose from.
+    choices = 1
+
+    def __init__(
+        self,
+        nic: "Any",
+        address: "Address | None" = None,
+        connect_ms: int = 15000,
+        attempts: int = 4,
+        silences: int = 3,
+        faults: int = 5,
+        offline_ms: int = 0,
+        reset: "Callable[[], object] | None" = None,
+    ):
+        self.nic = nic
+        self.address = address
+        self.connect_ms = connect_ms
+        self.attempts = attempts
+        self.silences = silences
+        self.faults = faults
+        self.offline_ms = offline_ms
+        self.reset = reset
+        self.ticks_ms = ticks_ms
+        self.state = OFF
+        #: What the driver's ``status`` returned last during an attempt.
+        self.status = 0
+        #: The last error that the driver raised.
+        self.error: Exception | None = None
+        #: How many times the link came up, and was lost.
+        self.connects = self.lost = 0
+        #: The steps of the escalation.
+        self.reconnects = self.restarts = self.resets = 0
+        self._since = self._pause_ms = 0
+        # The choice under way, and how many were tried in this round.
+        self._at = self._tried = 0
+        # Rounds and errors since there was a link, silences since there was an answer, and their limit now.
+        self._rounds = self._errors = self._silent = 0
+        self._patience = silences
+        # Whether no server has accepted a connection since the link was last lost, or a connection; and since when.
+        self._offline = False
+        self._offline_at = 0
+
+    def start(self) -> None:
+        """Bring the interface up, at the next ``poll``; harmless while it runs. Raises ValueError for a bad setting."""
+        if self.state == OFF:
+            self._prepare()
+            self._rounds = self._errors = self._silent = self._at = self._tried = 0
+            self._patience = self.silences
+            self._missing()
+            self._enter(STARTING, 0)
+            if self.nic.active():
+                # A soft reset leaves the interface as it was, half up.
+                self._down()
+
+    def stop(self) -> None:
+        """Take the interface down."""
+        self.state = OFF
+        self._offline = False
+        self._down()
+
+    def poll(self, busy: bool = True) -> bool:
+        """Do what is to be done now: whether there are a link and an address. Allocates nothing while there are.
+
+        Never waits; bringing an interface up takes as long as its driver does.
+        """
+        state = self.state
+        if self._offline and self.offline_ms and self._passed(self._offline_at) >= self.offline_ms:
+            self._reset()
+        elif state == UP:
+            if self.nic.isconnected():
+                self._save(not busy)
+                return True
+            self.lost += 1
+            self._missing()
+            self._again(SETTLE_MS)
+        elif state != OFF:
+            try:
+                self._continue(state)
+            except (OSError, RuntimeError) as e:
+                self.error = e
+                self._errors += 1
+                if self.faults and self._errors >= self.faults:
+                    self._reset()
+                else:
+                    self._restart()
+        return self.state == UP
+
+    def failed(self, status: int, number: int = 0) -> None:
+        """A connection over the interface, or an attempt, has ended with ``status``, the dialer with errno ``number``.
+
+        After ``silences`` without an answer in a row, the interface restarts, with the next network if there are
+        several.
+        """
+        self._missing()
+        if status == E_TIMEOUT or (status == E_UNREACHABLE and number not in _ANSWERED):
+            if number == errno.ENOMEM and status == E_UNREACHABLE:
+                return
+            self._silent += 1
+            if self._silent >= self._patience and self.state == UP:
+                self._silent = 0
+                self._patience = min(self._patience * 2, self.silences * _DOUBLINGS)
+                self._at = (self._at + 1) % self.choices
+                self._restart()
+        elif status != E_CLOSED:
+            self._silent = 0
+
+    def works(self) -> None:
+        """A server has accepted a connection over the interface."""
+        self._offline = False
+        self._silent = 0
+        self._patience = self.silences
+
+    # -- what differs between interfaces -------------------------------------------------------------------------------
+
+    def _prepare(self) -> None:
+        """Apply settings that precede everything. Raises ValueError."""
+
+    def _configure(self) -> None:
+        """Apply settings to the active interface."""
+
+    def _connect(self) -> None:
+        """Begin an attempt."""
+
+    def _disconnect(self) -> None:
+        """End an attempt."""
+
+    def _is_over(self, passed: int) -> bool:
+        """Whether the attempt, which has lasted ``passed`` milliseconds, has failed."""
+        return False
+
+    def _save(self, idle: bool) -> None:
+        """Save power, or not."""
+
+    # -- the machine ---------------------------------------------------------------------------------------------------
+
+    def _passed(self, since: int) -> int:
+        return (self.ticks_ms() - since) & TICKS_MASK
+
+    def _enter(self, state: int, pause_ms: int) -> None:
+        self.state = state
+        self._since = self.ticks_ms()
+        self._pause_ms = pause_ms
+
+    def _missing(self) -> None:
+        if not self._offline:
+            self._offline = True
+            self._offline_at = self.ticks_ms()
+
+    def _continue(self, state: int) -> None:
+        passed = self._passed(self._since)
+        if state == CONNECTING:
+            if self.nic.isconnected():
+                self.connects += 1
+                self._rounds = self._errors = self._tried = 0
+                self._enter(UP, 0)
+            elif self._is_over(passed) or passed >= self.connect_ms:
+                self._next()
+        elif passed >= self._pause_ms:
+            if state == STARTING:
+                self.nic.active(True)
+                self._configure()
+            else:
+                self.reconnects += 1
+            if self.address is not None:
+                self.nic.ifconfig(self.address)
+            self._connect()
+            self._enter(CONNECTING, 0)
+
+    def _again(self, pause_ms: int) -> None:
+        try:
+            self._disconnect()
+        except (OSError, RuntimeError) as e:
+            self.error = e
+        self._enter(PAUSE, pause_ms)
+
+    def _next(self) -> None:
+        """Go on with the next choice; after a round, after a longer pause, or a restart."""
+        self._at = (self._at + 1) % self.choices
+        self._tried += 1
+        pause_ms = SETTLE_MS
+        if self._tried >= self.choices:
+            self._tried = 0
+            self._rounds += 1
+            if self._rounds % self.attempts == 0:
+                self._restart()
+                return
+            pause_ms <<= self._rounds % self.attempts - 1
+        self._again(pause_ms)
+
+    def _restart(self) -> None:
+        self.restarts += 1
+        self._down()
+        self._enter(STARTING, SETTLE_MS)
+
+    def _down(self) -> None:
+        for step in (self._disconnect, self._deactivate):
+            try:
+                step()
+            except (OSError, RuntimeError) as e:
+                self.error = e
+
+    def _deactivate(self) -> None:
+        self.nic.active(False)
+
+    def _reset(self) -> None:
+        self.resets += 1
+        self._errors = 0
+        self._offline = False
+        reset = self.reset
+        if reset is None:
+            import machine
+
+            reset = machine.reset
+        reset()
+        # Only a reset that is deferred returns.
+        self._missing()
+        self._restart()

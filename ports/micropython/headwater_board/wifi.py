@@ -1,0 +1,146 @@
+"""WiFi of ESP32 and RP2 (Pico W): connects, and reconnects for years, without blocking.
+
+    wifi = Wifi([("home", "password"), ("phone", "password")], country="DE", hostname="board-1")
+    keeper = Keeper(Client(Tcp("broker.local"), b"board-1", clean_start=False), network=wifi)
+    keeper.start()
+    while True:
+        keeper.wait(1000)
+
+The keeper owns WiFi and session; without a keeper, a program calls ``start`` and ``poll`` itself. How it recovers:
+``headwater_board.interface``. What the ports' status codes mean: docs/wifi.md.
+"""
+
+import network
+
+from headwater.wire import const
+from headwater_board.interface import CONNECTING as CONNECTING
+from headwater_board.interface import OFF as OFF
+from headwater_board.interface import PAUSE as PAUSE
+from headwater_board.interface import STARTING as STARTING
+from headwater_board.interface import UP as UP
+from headwater_board.interface import Interface
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from typing import Any
+
+# By the value of STAT_GOT_IP, which tells the ports apart: the status codes of an attempt under way; whether the status
+# shows the reason of an earlier failure until there is an address; and settings of the port alone. An ESP32 reports
+# IDLE for a moment between CONNECTING and GOT_IP, and its driver retries for ever unless ``reconnects`` is set.
+_PORTS: "dict[int, tuple[tuple[int, ...], bool, dict[str, int]]]" = {
+    1010: ((1000, 1001, 1010), True, {"reconnects": 0}),
+    3: ((1, 2, 3), False, {}),
+}
+# How long a failure must show: an RP2 can report "wrong password" and go on to connect. An ESP32 that shows the reason
+# of an earlier failure would have found its access point within the longer time.
+_FAILED_MS = const(1000)
+_STALE_MS = const(5000)
+_REASONS = {
+    200: "beacon timeout",
+    201: "no access point found",
+    202: "wrong password",
+    203: "association failed",
+    204: "handshake timeout",
+    210: "no access point with compatible security",
+    211: "no access point with this authentication mode",
+    212: "no access point with enough signal",
+    1000: "idle",
+    1001: "connecting",
+    1010: "connected",
+    0: "idle",
+    1: "connecting",
+    2: "no address yet",
+    3: "connected",
+    -1: "connection failed",
+    -2: "no access point found",
+    -3: "wrong password",
+}
+
+
+class Wifi(Interface):
+    """Keeps the station interface connected to the first of ``networks`` that can be reached.
+
+    - ``networks``: ``(ssid, password)`` or ``(ssid, password, bssid)`` in the order of trying; an open network has the
+      password None. After a loss, the network that worked last is tried first.
+    - ``country``: two letters; they choose the channels. ``hostname``: for DHCP and mDNS.
+    - ``tx_power``: maximum transmit power in dBm.
+    - ``power_save``: let the radio sleep while nothing is under way; receiving then takes longer.
+    - ``options``: ``address``, ``connect_ms``, the limits and ``reset`` of ``Interface``.
+
+    Raises ValueError without a network. ``start`` raises it for a country or hostname that the port refuses.
+    """
+
+    def __init__(
+        self,
+        networks: "Sequence[Sequence[Any]]",
+        country: "str | None" = None,
+        hostname: "str | None" = None,
+        tx_power: "int | None" = None,
+        power_save: bool = False,
+        **options: "Any",
+    ):
+        if not networks:
+            raise ValueError("networks: at least one (ssid, password)")
+        super().__init__(network.WLAN(network.STA_IF), **options)
+        self.networks = networks
+        self.choices = len(networks)
+        self.country = country
+        self.hostname = hostname
+        self.tx_power = tx_power
+        self.power_save = power_save
+        self._progress, self._sticks, self._settings = _PORTS[network.STAT_GOT_IP]
+        # What the status was before the attempt, and when it last was no failure, from the beginning of the attempt on.
+        self._before = self._good_at = 0
+        self._idle = False
+
+    @property
+    def reason(self) -> str:
+        """``status`` as text."""
+        return _REASONS.get(self.status) or f"reason {self.status}"
+
+    def _prepare(self) -> None:
+        if self.country is not None:
+            network.country(self.country)
+        if self.hostname is not None:
+            network.hostname(self.hostname)
+
+    def _configure(self) -> None:
+        if self._settings:
+            self.nic.config(**self._settings)
+        if self.tx_power is not None:
+            self.nic.config(txpower=self.tx_power)
+        self.nic.config(pm=self.nic.PM_NONE)
+        self._idle = False
+
+    def _connect(self) -> None:
+        ssid, password = self.networks[self._at][:2]
+        self._before = self.nic.status()
+        self._good_at = 0
+        if len(self.networks[self._at]) > 2:
+            self.nic.connect(ssid, password, bssid=self.networks[self._at][2])
+        else:
+            self.nic.connect(ssid, password)
+
+    def _disconnect(self) -> None:
+        self.nic.disconnect()
+
+    def _is_over(self, passed: int) -> bool:
+        status = self.status = self.nic.status()
+        if status in self._progress:
+            self._good_at = passed
+            return False
+        limit = _STALE_MS if self._sticks and status == self._before else _FAILED_MS
+        return passed - self._good_at >= limit and not (self._sticks and self._is_associated())
+
+    def _is_associated(self) -> bool:
+        try:
+            self.nic.status("rssi")
+        except OSError:
+            return False
+        return True
+
+    def _save(self, idle: bool) -> None:
+        if self.power_save and idle != self._idle:
+            self._idle = idle
+            self.nic.config(pm=self.nic.PM_POWERSAVE if idle else self.nic.PM_NONE)
