@@ -75,6 +75,11 @@ COMMANDS = {
         "headwater_host.cli.gateway", "record messages from boards, brokers and hubs", "headwater[gateway]"
     ),
     "hub": Entry("headwater_host.cli.hub", "run an FMQ hub, check its file, create users"),
+    "board": Entry(
+        "headwater_host.cli.board",
+        "install headwater on boards, run programs, find faults",
+        "headwater[board]",
+    ),
     "mq": Entry(
         "headwater_mq.commands.main", "put, get and browse messages of local IBM MQ queues", "headwater-mq"
     ),

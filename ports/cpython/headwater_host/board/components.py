@@ -1,0 +1,53 @@
+"""The components that a board can get: compiled files, carried by the wheel or built from a checkout.
+
+A component NAME is NAME.json, a package file of mip, beside the files that it lists. A wheel has them because its
+build compiles them (tools/wheel_components.py): bytecode is the same for all boards, and the user needs no compiler.
+"""
+
+import json
+from collections.abc import Iterable
+from pathlib import Path
+from typing import NamedTuple
+
+from headwater_host.board.errors import BoardError
+from headwater_host.board.install import LIB
+from headwater_host.exits import USAGE
+
+#: Where the wheel has them.
+PACKAGED = Path(__file__).with_name("components")
+#: Environment variable that names another folder.
+VARIABLE = "HEADWATER_COMPONENTS"
+
+
+class Component(NamedTuple):
+    """A component: its name, version, and files by their names on the board."""
+
+    name: str
+    version: str
+    files: dict[str, Path]
+
+
+def available(folder: Path) -> list[str]:
+    """Return the names of the components in `folder`."""
+    names = sorted(path.stem for path in folder.glob("headwater*.json"))
+    if not names:
+        raise BoardError(
+            f"there are no components in {folder}: in a checkout run `./run build`, and pass --components "
+            f"out/components or set {VARIABLE}",
+            USAGE,
+        )
+    return names
+
+
+def load(folder: Path, names: Iterable[str]) -> list[Component]:
+    """Return components by their names, with or without "headwater-"."""
+    known = available(folder)
+    found = []
+    for name in names:
+        full = name if name in known else f"headwater-{name}"
+        if full not in known:
+            raise BoardError(f"there is no component {name!r}; there are {', '.join(known)}", USAGE)
+        package = json.loads((folder / f"{full}.json").read_text())
+        files = {f"{LIB}/{target}": folder / source for target, source in package["urls"]}
+        found.append(Component(full, package["version"], files))
+    return found

@@ -1,0 +1,91 @@
+"""What a board has: firmware, memory, flash, and the components of headwater."""
+
+import ast
+from typing import Any
+
+from headwater_host.board.errors import BoardError
+from headwater_host.board.install import Record, read_record
+from headwater_host.board.repl import Board
+
+#: The oldest MicroPython that runs headwater.
+OLDEST = (1, 24)
+
+_FACTS = """
+import gc, os, sys
+gc.collect()
+_i = sys.implementation
+_s = os.statvfs("/")
+_f = {
+    "implementation": _i.name,
+    "version": tuple(_i.version),
+    "release": sys.version.split("; ")[-1],
+    "machine": getattr(_i, "_machine", ""),
+    "platform": sys.platform,
+    "mpy": getattr(_i, "_mpy", 0),
+    "memory_free": gc.mem_free(),
+    "memory": gc.mem_free() + gc.mem_alloc(),
+    "flash_free": _s[0] * _s[3],
+    "flash": _s[0] * _s[2],
+    "id": "",
+    "romfs": False,
+}
+try:
+    import machine
+    _f["id"] = "".join("%02x" % _b for _b in machine.unique_id())
+except (ImportError, AttributeError):
+    pass
+try:
+    os.stat("/rom")
+    _f["romfs"] = True
+except OSError:
+    pass
+print(_f)
+"""
+
+
+def facts(board: Board) -> dict[str, Any]:
+    """Return firmware, memory and flash of a board."""
+    found: dict[str, Any] = ast.literal_eval(board.exec(_FACTS))
+    return found
+
+
+def check_firmware(found: dict[str, Any]) -> None:
+    """Raise BoardError if the firmware is not MicroPython, or too old."""
+    if found["implementation"] != "micropython":
+        raise BoardError(f"the board runs {found['implementation']}; headwater needs MicroPython")
+    version = tuple(found["version"][:2])
+    if version < OLDEST:
+        raise BoardError(
+            f"the firmware is too old: MicroPython {_dotted(found['version'])}; headwater needs "
+            f"{_dotted(OLDEST)} or newer: https://micropython.org/download"
+        )
+
+
+def _dotted(version: tuple[object, ...]) -> str:
+    """Return a version, such as 1.29.0-preview."""
+    return ".".join(map(str, version[:3])) + "".join(f"-{part}" for part in version[3:] if part)
+
+
+def report(port: str, found: dict[str, Any], record: Record) -> str:
+    """Return the lines that describe a board."""
+    mpy = found["mpy"]
+    installed = "not installed"
+    if record.components:
+        installed = f"{record.version}: {', '.join(record.components)}"
+    if not record.complete:
+        installed += "; the installation was interrupted: repeat `headwater board install`"
+    firmware = f"{found['implementation']} {_dotted(found['version'])}"
+    rows = {
+        "port": port,
+        "machine": found["machine"] or found["platform"],
+        "id": found["id"],
+        "firmware": f"{firmware} for {found['platform']} ({found['release']})",
+        "bytecode": f".mpy {mpy & 0xFF}.{mpy >> 8 & 3}{', ROMFS' * found['romfs']}",
+        "memory": f"{found['memory_free']:,} of {found['memory']:,} bytes free",
+        "flash": f"{found['flash_free']:,} of {found['flash']:,} bytes free",
+        "headwater": installed,
+    }
+    return "".join(f"{name:10} {text}\n" for name, text in rows.items())
+
+
+__all__ = ["OLDEST", "check_firmware", "facts", "read_record", "report"]

@@ -1,0 +1,183 @@
+"""Install components on a board, and remove them.
+
+A record on the board names the files of the last installation. It is written before the first file, marked as
+incomplete, and again after the last one: so an interrupted installation is noticed, repeated and removable.
+"""
+
+import ast
+import dataclasses
+import functools
+import hashlib
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from headwater_host.board.errors import BoardError, full
+from headwater_host.board.repl import Board
+
+LIB = "/lib"
+#: Directories on a board that belong to headwater.
+OURS = (f"{LIB}/headwater", f"{LIB}/headwater_board")
+RECORD = f"{LIB}/headwater-installed.json"
+#: Called with the name of a file, its bytes written so far, and its size.
+Progress = Callable[[str, int, int], object]
+
+# Prints (path, (SHA-256, size)) of the files below ROOTS.
+_LIST = """
+import os, hashlib, binascii
+def hash_of(path, buf=bytearray(512)):
+    digest = hashlib.sha256()
+    with open(path, "rb") as file:
+        while True:
+            n = file.readinto(buf)
+            if not n:
+                return binascii.hexlify(digest.digest()).decode()
+            digest.update(buf if n == len(buf) else buf[:n])
+def walk(path):
+    try:
+        if not os.stat(path)[0] & 0x4000:
+            print("(%r, (%r, %d))," % (path, hash_of(path), os.stat(path)[6]))
+            return
+    except OSError:
+        return
+    for entry in list(os.ilistdir(path)):
+        walk(path + "/" + entry[0])
+for root in ROOTS:
+    walk(root)
+"""
+# Prints the block size and the free blocks of the file system.
+_ROOM = "import os\n_s = os.statvfs('/')\nprint(_s[0], _s[3])"
+# Removes empty directories below ROOTS.
+_PRUNE = """
+import os
+def prune(path):
+    try:
+        for entry in list(os.ilistdir(path)):
+            if entry[1] & 0x4000:
+                prune(path + "/" + entry[0])
+        os.rmdir(path)
+    except OSError:
+        pass
+for root in ROOTS:
+    prune(root)
+"""
+
+
+@dataclass(frozen=True)
+class Record:
+    """What is installed: the version and names of the components, and the SHA-256 of each file by name."""
+
+    version: str = ""
+    components: list[str] = field(default_factory=list)
+    files: dict[str, str] = field(default_factory=dict)
+    #: Whether the installation was finished.
+    complete: bool = True
+
+
+def hash_of(data: bytes) -> str:
+    """Return the SHA-256 of data as the board prints it."""
+    return hashlib.sha256(data).hexdigest()
+
+
+def read_record(board: Board) -> Record:
+    """Return the record of the last installation; an empty one if there is none."""
+    try:
+        found = json.loads(board.get(RECORD))
+        return Record(found["version"], found["components"], found["files"], found["complete"])
+    except FileNotFoundError:
+        return Record()
+    except (ValueError, LookupError, TypeError):
+        return Record(complete=False)
+
+
+def hashes(board: Board, roots: Sequence[str]) -> dict[str, tuple[str, int]]:
+    """Return SHA-256 and size of each of the files `roots`, or below the directories `roots`, by name."""
+    listing = board.exec(f"ROOTS = {list(roots)!r}\n{_LIST}")
+    return dict(ast.literal_eval(f"[{listing}]"))
+
+
+def synchronise(
+    board: Board,
+    files: Mapping[str, bytes],
+    roots: Sequence[str] = OURS,
+    progress: Progress = lambda name, written, size: None,
+    begin: Callable[[], object] = lambda: None,
+) -> tuple[list[str], list[str]]:
+    """Make the directories `roots` of the board contain exactly `files`. Returns the names written and removed.
+
+    `begin` is called before the first change. Raises BoardError, without a change, if the files do not fit.
+    """
+    wanted = {name: hash_of(content) for name, content in files.items()}
+    present = hashes(board, roots)
+    stale = sorted(set(present) - set(wanted))
+    changed = sorted(name for name in wanted if present.get(name, ("",))[0] != wanted[name])
+    if not changed and not stale:
+        return [], []
+    _check_room(
+        board,
+        [len(files[name]) for name in changed],
+        [present[n][1] for n in (*changed, *stale) if n in present],
+    )
+    begin()
+    for name in stale:
+        board.remove(name)
+    for name in changed:
+        board.put(name, files[name], functools.partial(progress, name))
+    now = {name: found for name, (found, _) in hashes(board, roots).items()}
+    if wrong := sorted(name for name in set(now) | set(wanted) if now.get(name) != wanted.get(name)):
+        raise BoardError(f"files on the board differ from those sent: {', '.join(wrong)}; repeat the command")
+    return changed, stale
+
+
+def install(
+    board: Board,
+    version: str,
+    components: Sequence[str],
+    files: Mapping[str, bytes],
+    progress: Progress = lambda name, written, size: None,
+) -> tuple[list[str], list[str]]:
+    """Make `components` the ones of the board; remove all others. Returns the names written and removed."""
+    before = read_record(board)
+    record = Record(version, list(components), {name: hash_of(content) for name, content in files.items()})
+
+    def begin() -> None:
+        _write_record(board, dataclasses.replace(record, files=before.files | record.files, complete=False))
+
+    done = synchronise(board, files, OURS, progress, begin)
+    if record != before:
+        _write_record(board, record)
+    return done
+
+
+def ours(board: Board) -> tuple[list[str], list[str]]:
+    """Return the files that headwater installed, and of these the ones that somebody changed since."""
+    record = read_record(board)
+    present = hashes(board, list(record.files)) if record.files else {}
+    # An interrupted installation leaves half-written files.
+    changed = [
+        name for name, (found, _) in present.items() if record.complete and found != record.files[name]
+    ]
+    return sorted(present), sorted(changed)
+
+
+def remove(board: Board, names: Sequence[str]) -> None:
+    """Remove installed files, the record, and directories that are empty then."""
+    for name in names:
+        board.remove(name)
+    if not set(hashes(board, OURS)):
+        with_record = hashes(board, [RECORD])
+        for name in with_record:
+            board.remove(name)
+    board.exec(f"ROOTS = {list(OURS)!r}\n{_PRUNE}")
+
+
+def _write_record(board: Board, record: Record) -> None:
+    board.put(RECORD, json.dumps(dataclasses.asdict(record)).encode())
+
+
+def _check_room(board: Board, new: Sequence[int], old: Sequence[int]) -> None:
+    """Raise BoardError if files of these sizes do not fit in place of the old ones."""
+    block, free_blocks = map(int, board.exec(_ROOM).split())
+    wanted, freed = (sum(-(-size // block) for size in sizes) for sizes in (new, old))
+    if wanted - freed > free_blocks:
+        raise full((wanted - freed) * block, free_blocks * block)

@@ -1,0 +1,89 @@
+"""Serial ports with boards, found by their USB identifiers."""
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import NamedTuple
+
+from serial.tools import list_ports
+
+from headwater_host.board.errors import BoardError
+from headwater_host.exits import CONNECTION, USAGE
+
+#: (vendor, product; None: any): what is at such a port. The USB IDs are those of MicroPython's ports (ports/*/boards,
+#: tools/manifest) and of the bridges on ESP32 boards.
+_BOARDS: dict[tuple[int, int | None], str] = {
+    (0x2E8A, 0x0005): "RP2 with MicroPython",
+    (0x303A, 0x1001): "ESP32, USB serial/JTAG",
+    (0x303A, 0x4001): "ESP32 with MicroPython, native USB",
+    (0xF055, None): "MicroPython, native USB",
+    (0x239A, None): "Adafruit board",
+    (0x2341, None): "Arduino board",
+    (0x1B4F, None): "SparkFun board",
+    (0x10C4, 0xEA60): "ESP32 behind a CP210x bridge",
+    (0x10C4, 0xEA70): "ESP32 behind a CP2105 bridge",
+    (0x1A86, 0x7522): "ESP32 behind a CH340 bridge",
+    (0x1A86, 0x7523): "ESP32 behind a CH340 bridge",
+    (0x1A86, 0x55D3): "ESP32 behind a CH343 bridge",
+    (0x1A86, 0x55D4): "ESP32 behind a CH9102 bridge",
+    (0x0403, 0x6001): "ESP32 behind an FT232R bridge",
+    (0x0403, 0x6010): "ESP32 behind an FT2232 bridge",
+    (0x0403, 0x6015): "ESP32 behind an FT231X bridge",
+    (0x067B, 0x2303): "ESP32 behind a PL2303 bridge",
+}
+#: A Pico that waits for firmware: a drive, no serial port.
+_BOOTSEL = ("2e8a", {"0003", "000f"})
+_CONNECT = "connect one with a USB cable that carries data, or name its port with --port"
+_USB = Path("/sys/bus/usb/devices")
+
+
+class Found(NamedTuple):
+    """A serial port: its path, what is connected, and the USB serial number."""
+
+    port: str
+    what: str
+    serial: str
+
+
+def kind(vendor: int | None, product: int | None) -> str:
+    """Return what has these USB identifiers; "" if it is no known board."""
+    if vendor is None:
+        return ""
+    return _BOARDS.get((vendor, product)) or _BOARDS.get((vendor, None), "")
+
+
+def boards(ports: Iterable[object] | None = None) -> list[Found]:
+    """Return the serial ports that have a board's USB identifiers."""
+    found = []
+    for one in sorted(list_ports.comports()) if ports is None else ports:
+        vendor, product = getattr(one, "vid", None), getattr(one, "pid", None)
+        if what := kind(vendor, product):
+            product_text = getattr(one, "product", None)
+            text = f"{what} ({product_text})" if product_text else what
+            found.append(
+                Found(str(getattr(one, "device", "")), text, getattr(one, "serial_number", None) or "")
+            )
+    return found
+
+
+def choose(wanted: str | None, found: Iterable[Found] | None = None) -> str:
+    """Return the port to use: `wanted`, a path or a USB serial number, or that of the only board."""
+    known = boards() if found is None else list(found)
+    if wanted is not None:
+        return next((one.port for one in known if wanted == one.serial), wanted)
+    if not known:
+        raise BoardError(f"no board found: {_bootsel() or _CONNECT}", CONNECTION)
+    if len(known) > 1:
+        listed = ", ".join(f"{one.port} ({one.what})" for one in known)
+        raise BoardError(f"there are {len(known)} boards; name one with --port: {listed}", USAGE)
+    return known[0].port
+
+
+def _bootsel(devices: Path = _USB) -> str:
+    for device in devices.glob("*"):
+        try:
+            identifiers = [(device / name).read_text().strip() for name in ("idVendor", "idProduct")]
+        except OSError:
+            continue
+        if identifiers[0] == _BOOTSEL[0] and identifiers[1] in _BOOTSEL[1]:
+            return "a Pico waits for firmware: copy MicroPython's .uf2 file to its drive"
+    return ""

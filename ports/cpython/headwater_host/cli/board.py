@@ -1,0 +1,263 @@
+"""``headwater board``: find boards, install headwater on them, run programs, find faults."""
+
+import argparse
+import contextlib
+import json
+import os
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+from headwater_host.cli.options import FLAG, content, directory, option, subcommand
+from headwater_host.exits import FAILED, OK, CommandError
+
+if TYPE_CHECKING:
+    from headwater_host.board.repl import Board
+
+#: Environment variables: the board's port, and the folder with the components.
+PORT_VARIABLE = "HEADWATER_BOARD"
+COMPONENTS_VARIABLE = "HEADWATER_COMPONENTS"
+
+
+class Subcommand(NamedTuple):
+    """A subcommand: its help, its options and what it does."""
+
+    help: str
+    add_options: Callable[[argparse.ArgumentParser], None]
+    run: Callable[[argparse.Namespace], int]
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the subcommands and their options."""
+    parser.description = (
+        "Find MicroPython boards on serial ports, install headwater, run programs, find faults. Commands that stop the "
+        "board's program reset the board at their end."
+    )
+    commands = parser.add_subparsers(dest="board_command", metavar="COMMAND", required=True)
+    for name, command in COMMANDS.items():
+        sub = subcommand(commands, name, command.help)
+        command.add_options(sub)
+        sub.set_defaults(run_board=command.run)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Run the subcommand; return the exit code."""
+    code: int = args.run_board(args)
+    return code
+
+
+# ---- options ---------------------------------------------------------------------------------------------------------
+
+
+def _port_option(parser: argparse.ArgumentParser) -> None:
+    option(
+        parser,
+        "--port",
+        f"Serial port, or USB serial number; default: {PORT_VARIABLE}, else the only board",
+        default=os.environ.get(PORT_VARIABLE),
+        metavar="PORT",
+    )
+
+
+def _stopping_options(parser: argparse.ArgumentParser) -> None:
+    _port_option(parser)
+    option(parser, "--no-reset", "Leave the board at its prompt", FLAG)
+
+
+def _list_options(parser: argparse.ArgumentParser) -> None:
+    option(parser, "--json", "Print a JSON object for each board", FLAG)
+
+
+def _info_options(parser: argparse.ArgumentParser) -> None:
+    _stopping_options(parser)
+    option(parser, "--json", "Print one JSON object", FLAG)
+
+
+def _install_options(parser: argparse.ArgumentParser) -> None:
+    _stopping_options(parser)
+    option(
+        parser,
+        "component",
+        "Components, such as mqtt; default: those that fit",
+        nargs="*",
+        metavar="COMPONENT",
+    )
+    option(
+        parser,
+        "--components",
+        f"Directory with built components; default: {COMPONENTS_VARIABLE}, else those of this package",
+        type=directory,
+        default=os.environ.get(COMPONENTS_VARIABLE),
+        metavar="DIR",
+    )
+
+
+def _run_options(parser: argparse.ArgumentParser) -> None:
+    _stopping_options(parser)
+    option(parser, "file", "Program; - reads standard input", metavar="FILE")
+
+
+def _files_options(parser: argparse.ArgumentParser) -> None:
+    commands = parser.add_subparsers(dest="files_command", metavar="COMMAND", required=True)
+    ls = subcommand(commands, "ls", "list a directory of the board")
+    option(ls, "name", "Directory; default: /", nargs="?", default="/", metavar="NAME")
+    get = subcommand(commands, "get", "copy a file from the board")
+    option(get, "name", "File on the board", metavar="NAME")
+    option(
+        get, "file", "File here; default: the same name; - writes standard output", nargs="?", metavar="FILE"
+    )
+    put = subcommand(commands, "put", "copy a file to the board")
+    option(put, "file", "File here; - reads standard input", metavar="FILE")
+    option(put, "name", "File on the board; default: the same name in /", nargs="?", metavar="NAME")
+    rm = subcommand(commands, "rm", "remove a file of the board")
+    option(rm, "name", "File on the board", metavar="NAME")
+    for sub in (ls, get, put, rm):
+        _stopping_options(sub)
+
+
+def _wipe_options(parser: argparse.ArgumentParser) -> None:
+    _stopping_options(parser)
+    option(parser, "--yes", "Do not ask", FLAG)
+
+
+# ---- the board -------------------------------------------------------------------------------------------------------
+
+
+@contextlib.contextmanager
+def _board(args: argparse.Namespace) -> Iterator["Board"]:
+    """Stop the board's program for the duration of the command, then reset the board unless told otherwise."""
+    from headwater_host.board.errors import explained
+    from headwater_host.board.ports import choose
+    from headwater_host.board.repl import Board
+
+    port = choose(args.port)
+    with explained(port), Board(port) as board:
+        yield board
+        if not args.no_reset:
+            board.reset()
+
+
+def _list(args: argparse.Namespace) -> int:
+    from headwater_host.board.ports import boards
+
+    for one in boards():
+        print(json.dumps(one._asdict()) if args.json else "\t".join(one))
+    return OK
+
+
+def _info(args: argparse.Namespace) -> int:
+    from headwater_host.board import information
+
+    with _board(args) as board:
+        found = information.facts(board)
+        record = information.read_record(board)
+        if args.json:
+            installed = {
+                "headwater": record.version,
+                "components": record.components,
+                "complete": record.complete,
+            }
+            print(json.dumps({"port": board.port, **found, **installed}))
+        else:
+            print(information.report(board.port, found, record), end="")
+    return OK
+
+
+def _install(args: argparse.Namespace) -> int:
+    from headwater_host.board import components, information
+    from headwater_host.board.install import install
+
+    folder = Path(args.components or components.PACKAGED)
+    chosen = components.load(folder, args.component or ["headwater-mqtt"])
+    files = {name: path.read_bytes() for one in chosen for name, path in one.files.items()}
+    with _board(args) as board:
+        information.check_firmware(information.facts(board))
+        written, removed = install(board, chosen[0].version, [one.name for one in chosen], files, _progress)
+    for name in written:
+        print(f"wrote   {name}")
+    for name in removed:
+        print(f"removed {name}")
+    if not written and not removed:
+        print("nothing has changed")
+    return OK
+
+
+def _progress(name: str, written: int, size: int) -> None:
+    if sys.stderr.isatty():
+        end = "\n" if written == size else ""
+        print(f"\r{name}: {written:,} of {size:,} bytes", end=end, file=sys.stderr, flush=True)
+
+
+def _run(args: argparse.Namespace) -> int:
+    program = content(args.file).decode()
+    with _board(args) as board:
+        error = board.stream(program, _write)
+    if error:
+        print(error, end="", file=sys.stderr)
+    return FAILED if error else OK
+
+
+def _write(data: bytes) -> None:
+    sys.stdout.buffer.write(data)
+    sys.stdout.buffer.flush()
+
+
+def _files(args: argparse.Namespace) -> int:
+    with _board(args) as board:
+        try:
+            _FILES[args.files_command](board, args)
+        except FileNotFoundError as error:
+            raise CommandError(f"there is no {args.name} on the board", FAILED) from error
+    return OK
+
+
+def _files_ls(board: "Board", args: argparse.Namespace) -> None:
+    for name in sorted(board.listdir(args.name)):
+        print(name)
+
+
+def _files_get(board: "Board", args: argparse.Namespace) -> None:
+    data = board.get(args.name)
+    if args.file == "-":
+        _write(data)
+    else:
+        Path(args.file or Path(args.name).name).write_bytes(data)
+
+
+def _files_put(board: "Board", args: argparse.Namespace) -> None:
+    name = args.name or f"/{Path(args.file).name}"
+    board.put(name, content(args.file), lambda written, size: _progress(name, written, size))
+
+
+def _files_rm(board: "Board", args: argparse.Namespace) -> None:
+    board.remove(args.name)
+
+
+_FILES = {"ls": _files_ls, "get": _files_get, "put": _files_put, "rm": _files_rm}
+
+
+def _reset(args: argparse.Namespace) -> int:
+    with _board(argparse.Namespace(port=args.port, no_reset=False)):
+        return OK
+
+
+def _wipe(args: argparse.Namespace) -> int:
+    from headwater_host.board.install import ours, remove
+
+    with _board(args) as board:
+        names, changed = ours(board)
+        remove(board, [name for name in names if name not in changed])
+    return OK
+
+
+#: Subcommands by name.
+COMMANDS = {
+    "list": Subcommand("list the boards on serial ports", _list_options, _list),
+    "info": Subcommand("print firmware, memory, flash and components of a board", _info_options, _info),
+    "install": Subcommand("install components of headwater on a board", _install_options, _install),
+    "run": Subcommand("run a program on a board and print its output", _run_options, _run),
+    "files": Subcommand("list, copy and remove files of a board", _files_options, _files),
+    "reset": Subcommand("reset a board, which starts its program", _port_option, _reset),
+    "wipe-ours": Subcommand("remove what headwater installed on a board", _wipe_options, _wipe),
+}
