@@ -37,6 +37,9 @@ def ends_of(client: ClientSession, server: ServerSession, link: "Link | None" = 
 class World:
     """A server, and the client's lives before it; both sides' memories of what they handed in and what they got."""
 
+    #: The journal's file, of what an earlier life has left.
+    file = MemoryFile
+
     def __init__(self, ways: "tuple[bool, bool]" = (True, False), sync_every: int = 1) -> None:
         self.up, self.down = ways
         self.sync_every = sync_every
@@ -76,7 +79,7 @@ class World:
     def live(self, cut: int = NEVER, torn: int = 0, link: "Link | None" = None, publish: bool = True) -> int:
         """One life of the client: until the power goes, after ``cut`` bytes of flash or with its link, or until all is
         done. How many bytes of flash it took, syncs included."""
-        file = MemoryFile(self.kept, torn, cut)
+        file = self.file(self.kept, torn, cut)
         inbox = self.servers[-1]
         try:
             box = JournalOutbox(file, 200, 6, 4, 220, self.sync_every)

@@ -64,6 +64,7 @@ COMPONENTS: Mapping[str, tuple[str, ...]] = {
     "headwater-fmq": (*_FMQ, *_NET),
     "headwater-link": _LINK,
     "headwater-store": ("headwater.journal", "headwater_board.flash"),
+    "headwater-life": ("headwater_board.boots", "headwater_board.watchdog"),
     "headwater-ibmmq": ("headwater.ibmmq.segments", "headwater.ibmmq.chain", "headwater.ibmmq.text"),
     "headwater": (),
 }
