@@ -25,10 +25,11 @@ class CompileError(Exception):
 
 
 def modules(root: Path) -> Iterator[Path]:
-    """The Python files below ``root`` that a board needs, relative to it, sorted."""
+    """The Python files of the packages in ``root`` that a board needs, relative to it, sorted."""
     for path in sorted(root.rglob("*.py")):
         relative = path.relative_to(root)
-        if relative.as_posix() not in TYPES_ONLY and "__pycache__" not in relative.parts:
+        package = (root / relative.parts[0] / "__init__.py").is_file()
+        if package and relative.as_posix() not in TYPES_ONLY and "__pycache__" not in relative.parts:
             yield relative
 
 

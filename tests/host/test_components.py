@@ -475,9 +475,9 @@ def test_command_writes_everything(tmp_path: Path) -> None:
         for suffix in ("json", "manifest.py", "romfs"):
             assert (tmp_path / "out" / f"{component}.{suffix}").stat().st_size > 50
         manifest = (tmp_path / "out" / f"{component}.manifest.py").read_text()
-        frozen = re.findall(r'"(\S+\.py)"', manifest)
-        assert frozen
-        assert all((tmp_path / "out" / "source" / one).is_file() for one in frozen)
+        included = re.findall(r'"(\S+\.py)"', manifest)
+        assert included
+        assert all((tmp_path / "out" / one).is_file() for one in included)
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "file").write_text("")
     call[-1] = str(tmp_path / "mine")

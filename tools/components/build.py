@@ -366,13 +366,16 @@ def write(built: Built, folder: Path) -> dict[str, dict[str, Path]]:
     """Write the components to ``folder``, which must be new or written by this: by component, its files below ``/lib``.
 
     ``lib`` and ``source`` have each unit once; for each component there are a package file for ``mpremote mip
-    install``, a manifest for freezing and a ROMFS image.
+    install``, a manifest for freezing and a ROMFS image. ``boards`` has the manifests of firmwares.
     """
     if folder.exists() and any(folder.iterdir()):
         if not (folder / NAMES).exists():
             raise BundleError(f"{folder} is not empty, and has no components in it")
         shutil.rmtree(folder)
     files = compile_units(built, folder)
+    shutil.copytree(
+        mpy.BOARD_PORT / "boards", folder / "boards", ignore=shutil.ignore_patterns("__pycache__")
+    )
     made: dict[str, dict[str, Path]] = {}
     for component in COMPONENTS:
         core, ports = members(built, component)
@@ -385,7 +388,7 @@ def write(built: Built, folder: Path) -> dict[str, dict[str, Path]]:
         urls = [[name, path.relative_to(folder).as_posix()] for name, path in sorted(parts.items())]
         package = {"urls": urls, "deps": [], "version": _version()}
         (folder / f"{component}.json").write_text(json.dumps(package, indent=1) + "\n")
-        (folder / f"{component}.manifest.py").write_text(_manifest(sources))
+        (folder / f"{component}.manifest.py").write_text(_manifest(folder, sources))
         (folder / f"{component}.romfs").write_bytes(image(parts))
     return made
 
@@ -426,7 +429,15 @@ def _version() -> str:
     return __version__
 
 
-def _manifest(sources: Sequence[str]) -> str:
-    """A manifest that freezes source files: ``include`` it in a board's own manifest."""
-    listed = "".join(f"    {name!r},\n" for name in sorted(sources))
-    return f'freeze(\n    "source",\n    (\n{listed}    ),\n    opt=2,\n)\n'.replace("'", '"')
+def _manifest(folder: Path, sources: Sequence[str]) -> str:
+    """A manifest that freezes source files.
+
+    Each has a manifest of its own in ``folder/units``: MicroPython includes a manifest once, so that components which
+    share files can be frozen together.
+    """
+    (folder / "units").mkdir(exist_ok=True)
+    names = []
+    for source in sorted(sources):
+        names.append(f"units/{source.removesuffix('.py').removesuffix('/__init__').replace('/', '.')}.py")
+        (folder / names[-1]).write_text(f'freeze("../source", "{source}", opt=2)\n')
+    return "include(\n    (\n" + "".join(f'        "{name}",\n' for name in names) + "    )\n)\n"

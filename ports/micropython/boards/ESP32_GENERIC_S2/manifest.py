@@ -1,0 +1,5 @@
+# MicroPython 1.29 for ESP32-S2 with headwater frozen in. In MicroPython's ports/esp32 (docs/firmware.md):
+#   make BOARD=ESP32_GENERIC_S2 submodules
+#   make BOARD=ESP32_GENERIC_S2 FROZEN_MANIFEST=$COMPONENTS/boards/ESP32_GENERIC_S2/manifest.py
+include("$(PORT_DIR)/boards/manifest.py")
+include("../wifi.py")
