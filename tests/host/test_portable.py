@@ -30,9 +30,9 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return built.everything(tmp_path_factory.mktemp("components"))
 
 
-def run(where: str, runner: Path, sdk: Path, *names: str, more: int = 0) -> Result:
+def run(where: str, runner: Path, path: list[Path], *names: str, more: int = 0) -> Result:
     heap = (max([declared_heap(PORTABLE / name) for name in names], default=0) or 2 << 20) + more
-    return RUNTIMES[where](runner, *names, path=[sdk], see=[VECTORS], heap=heap, timeout=TIMEOUT_S - 10)
+    return RUNTIMES[where](runner, *names, path=path, see=[VECTORS], heap=heap, timeout=TIMEOUT_S - 10)
 
 
 @pytest.mark.timeout(TIMEOUT_S)
@@ -41,7 +41,9 @@ def run(where: str, runner: Path, sdk: Path, *names: str, more: int = 0) -> Resu
     [pytest.param(*row, marks=getattr(pytest.mark, f"needs_{row[2]}"), id="-".join(row)) for row in PLAIN],
 )
 def test_portable_tests_pass_on_micropython(form: str, file: str, where: str) -> None:
-    done = run(where, PORTABLE / "run.py", mpy.compiled(mpy.SDK) if form == "mpy" else mpy.SDK, file)
+    roots = [mpy.SDK, mpy.BOARD_PORT]
+    path = [mpy.compiled(root) for root in roots] if form == "mpy" else roots
+    done = run(where, PORTABLE / "run.py", path, file)
     last = done.stdout.rstrip().rpartition("\n")[2]
     assert last.endswith(" passed, 0 failed"), done.stdout
     assert done.returncode == 0, done.stdout
@@ -63,7 +65,7 @@ BUILT = [
 @pytest.mark.parametrize("where, files", BUILT)
 def test_portable_tests_pass_with_the_components(where: str, files: list[str], library: Path) -> None:
     # The units hold more than the test imports.
-    done = run(where, PORTABLE / "run.py", library, *files, more=512 << 10)
+    done = run(where, PORTABLE / "run.py", [library], *files, more=512 << 10)
     last = done.stdout.rstrip().rpartition("\n")[2]
     assert last.endswith(" passed, 0 failed"), done.stdout
     assert all(f"ok {file[:-3]}." in done.stdout for file in files), done.stdout

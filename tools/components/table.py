@@ -24,7 +24,14 @@ UNITS: Mapping[str, tuple[str, ...]] = {
 #: the unit the numbers are folded into the code.
 NUMBERS = frozenset({"headwater.errors", "headwater.connection"})
 
-_NET = ("headwater_board.tcp", "headwater_board.tls", "headwater_board.ids")
+_NET = (
+    "headwater_board.tcp",
+    "headwater_board.tls",
+    "headwater_board.wifi",
+    "headwater_board.ethernet",
+    "headwater_board.resolver",
+    "headwater_board.ids",
+)
 _MQTT = (
     "headwater.mqtt.client",
     "headwater.mqtt.keeper",

@@ -16,9 +16,13 @@ class Ethernet(Interface):
     """Keeps ``nic`` up, an interface that needs no more than a cable. Options: those of ``Interface``."""
 
     def _connect(self) -> None:
-        if self.address is None and hasattr(self.nic, "ipconfig"):
+        if self.address is None:
             # Unlike ``ifconfig("dhcp")``, this does not wait for an address.
             self.nic.ipconfig(dhcp4=True)
+
+    def _is_over(self, passed: int) -> bool:
+        self.status = self.nic.status()
+        return False
 
 
 class Connected:

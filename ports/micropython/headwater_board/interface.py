@@ -4,9 +4,9 @@ It escalates in three steps, each with a counter and a limit:
 
 1. ``reconnects``: an attempt to connect failed, or the link was lost. A pause follows, then the next attempt.
 2. ``restarts``: ``attempts`` rounds of attempts failed; or ``silences`` connections in a row ended without an answer
-   from anybody, which is how a link shows that is dead and does not know it; or the driver raised an error. The
-   interface goes down and comes up again. As long as that does not help, the limit of silences doubles, up to 16 times.
-3. ``resets``: the driver raised an error ``faults`` times without a link in between (0: never resets); or no server has
+   from anybody, which shows a dead link that the driver takes for a good one; or the driver raised an error. The
+   interface goes down and comes up again. As long as that does not help, the limits double, up to 16 times.
+3. ``resets``: the driver raised ``faults`` errors without a link in between (0: never resets); or no server has
    accepted a connection for ``offline_ms`` (0, the default: never). The board is reset.
 
 An access point, a router or a server that is away is no reason for a reset, unless ``offline_ms`` says so.
@@ -15,7 +15,6 @@ An access point, a router or a server that is away is no reason for a reset, unl
 import errno
 
 from headwater.errors import E_CLOSED, E_TIMEOUT, E_UNREACHABLE
-from headwater.wire import TICKS_MASK, const
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -31,25 +30,26 @@ if TYPE_CHECKING:
 else:
     from time import ticks_ms
 
+_TICKS_MASK = 0x3FFFFFFF
 #: Not started, or stopped.
-OFF = const(0)
+OFF = 0
 #: The interface is down, and comes up after a pause.
-STARTING = const(1)
+STARTING = 1
 #: An attempt is under way: no link yet, or no address.
-CONNECTING = const(2)
+CONNECTING = 2
 #: There are a link and an address, as far as the driver knows.
-UP = const(3)
+UP = 3
 #: Between two attempts.
-PAUSE = const(4)
+PAUSE = 4
 
 #: How long the driver needs between two attempts: after its access point has restarted, an ESP32 that is not given
 #: this pause fails with "wrong password" again and again.
-SETTLE_MS = const(1000)
-# How long the interface is down for a restart.
-_DOWN_MS = const(200)
-_DOUBLINGS = const(16)
-# Errors of a dialer whose connection somebody has refused, so that the link is alive.
-_ANSWERED = (errno.ECONNREFUSED, errno.ECONNRESET)
+SETTLE_MS = 1000
+# Pauses between rounds double up to eight times that, limits of restarts up to 16 times theirs.
+_LONGEST = 3
+_GROWTH = 16
+# Errors of a dialer that say nothing against the link: somebody refused the connection, or TLS found no memory.
+_OTHER_ERRORS = (errno.ECONNREFUSED, errno.ECONNRESET, errno.ENOMEM)
 
 
 class Interface:
@@ -96,9 +96,10 @@ class Interface:
         self._since = self._pause_ms = 0
         # The choice under way, and how many were tried in this round.
         self._at = self._tried = 0
-        # Rounds and errors since there was a link, silences since there was an answer, and their limit now.
+        # Rounds and errors since there was a link, silences since there was an answer, and the limits of a restart.
         self._rounds = self._errors = self._silent = 0
-        self._patience = silences
+        self._round_limit = attempts
+        self._silence_limit = silences
         # Whether no server has accepted a connection since the link was last lost, or a connection; and since when.
         self._offline = False
         self._offline_at = 0
@@ -107,13 +108,15 @@ class Interface:
         """Bring the interface up, at the next ``poll``; harmless while it runs. Raises ValueError for a bad setting."""
         if self.state == OFF:
             self._prepare()
-            self._rounds = self._errors = self._silent = self._at = self._tried = 0
-            self._patience = self.silences
+            self._at = 0
+            self._linked()
+            self.works()
             self._missing()
             self._enter(STARTING, 0)
             if self.nic.active():
                 # A soft reset leaves the interface as it was, half up.
                 self._down()
+                self._pause_ms = SETTLE_MS
 
     def stop(self) -> None:
         """Take the interface down."""
@@ -155,13 +158,11 @@ class Interface:
         several.
         """
         self._missing()
-        if status == E_TIMEOUT or (status == E_UNREACHABLE and number not in _ANSWERED):
-            if number == errno.ENOMEM and status == E_UNREACHABLE:
-                return
+        if status == E_TIMEOUT or (status == E_UNREACHABLE and number not in _OTHER_ERRORS):
             self._silent += 1
-            if self._silent >= self._patience and self.state == UP:
+            if self._silent >= self._silence_limit and self.state == UP:
                 self._silent = 0
-                self._patience = min(self._patience * 2, self.silences * _DOUBLINGS)
+                self._silence_limit = min(self._silence_limit * 2, self.silences * _GROWTH)
                 self._at = (self._at + 1) % self.choices
                 self._restart()
         elif status != E_CLOSED:
@@ -171,7 +172,7 @@ class Interface:
         """A server has accepted a connection over the interface."""
         self._offline = False
         self._silent = 0
-        self._patience = self.silences
+        self._silence_limit = self.silences
 
     # -- what differs between interfaces -------------------------------------------------------------------------------
 
@@ -197,7 +198,7 @@ class Interface:
     # -- the machine ---------------------------------------------------------------------------------------------------
 
     def _passed(self, since: int) -> int:
-        return (self.ticks_ms() - since) & TICKS_MASK
+        return (self.ticks_ms() - since) & _TICKS_MASK
 
     def _enter(self, state: int, pause_ms: int) -> None:
         self.state = state
@@ -214,7 +215,7 @@ class Interface:
         if state == CONNECTING:
             if self.nic.isconnected():
                 self.connects += 1
-                self._rounds = self._errors = self._tried = 0
+                self._linked()
                 self._enter(UP, 0)
             elif self._is_over(passed) or passed >= self.connect_ms:
                 self._next()
@@ -228,6 +229,10 @@ class Interface:
                 self.nic.ifconfig(self.address)
             self._connect()
             self._enter(CONNECTING, 0)
+
+    def _linked(self) -> None:
+        self._rounds = self._errors = self._tried = 0
+        self._round_limit = self.attempts
 
     def _again(self, pause_ms: int) -> None:
         try:
@@ -243,17 +248,19 @@ class Interface:
         pause_ms = SETTLE_MS
         if self._tried >= self.choices:
             self._tried = 0
+            pause_ms <<= min(self._rounds, _LONGEST)
             self._rounds += 1
-            if self._rounds % self.attempts == 0:
+            if self._rounds >= self._round_limit:
+                self._rounds = 0
+                self._round_limit = min(self._round_limit * 2, self.attempts * _GROWTH)
                 self._restart()
                 return
-            pause_ms <<= self._rounds % self.attempts - 1
         self._again(pause_ms)
 
     def _restart(self) -> None:
         self.restarts += 1
         self._down()
-        self._enter(STARTING, SETTLE_MS)
+        self._enter(STARTING, SETTLE_MS << min(self._errors, _LONGEST))
 
     def _down(self) -> None:
         for step in (self._disconnect, self._deactivate):
@@ -264,6 +271,9 @@ class Interface:
 
     def _deactivate(self) -> None:
         self.nic.active(False)
+        if hasattr(self.nic, "deinit"):
+            # Only this switches the RP2's radio off.
+            self.nic.deinit()
 
     def _reset(self) -> None:
         self.resets += 1

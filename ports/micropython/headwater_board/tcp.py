@@ -12,6 +12,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
+    from headwater_board.resolver import Resolver
+
     def ticks_ms() -> int:
         """Return ``time.ticks_ms()``, typed as an integer."""
         ...
@@ -25,16 +27,24 @@ else:
 _IPPROTO_TCP = 6
 _TCP_NODELAY = 1
 _TICKS_MASK = 0x3FFFFFFF
+_RESOLVING_MS = 20
 
 
 class Tcp:
-    """Dials ``host``, a name or an address, within ``timeout_ms``. After a failed attempt, the next address of a name
-    with several is tried."""
+    """Dials ``host``, a name or an address, within ``timeout_ms``.
 
-    def __init__(self, host: str, port: int = 1883, timeout_ms: int = 10000):
+    A name is resolved for the first attempt and after a failed one, which goes on to the next of several addresses. A
+    name that cannot be resolved then keeps its addresses. Resolving blocks unless there is a ``resolver``
+    (``headwater_board.resolver``).
+    """
+
+    def __init__(
+        self, host: str, port: int = 1883, timeout_ms: int = 10000, resolver: "Resolver | None" = None
+    ):
         self.host = host
         self.port = port
         self.timeout_ms = timeout_ms
+        self.resolver = resolver
         self.ticks_ms = ticks_ms
         self.sleep = sleep_ms
         self._poll = select.poll()
@@ -43,26 +53,32 @@ class Tcp:
         self._connecting = False
         self._connected = False
         self._began = 0
-        # Attempts that failed: each goes on to the next address of the name.
+        # Attempts that failed, and their number when the name was resolved.
         self._failed = 0
+        self._resolved = -1
+        self._addresses: list[Any] = []
 
     def open(self) -> "Any":
         """Connect. Raises OSError (ETIMEDOUT: no answer)."""
         while not self.ready():
-            self._poll.poll(max(1, self.timeout_ms - (ticks_ms() - self._began & _TICKS_MASK)))
+            if self._connecting:
+                self._poll.poll(max(1, self.timeout_ms - (ticks_ms() - self._began & _TICKS_MASK)))
+            else:
+                sleep_ms(_RESOLVING_MS)
         s = self._socket
         self._connected = False
         return s
 
     def ready(self) -> bool:
-        """Begin or continue to connect: whether ``open`` returns at once. Blocks only to resolve the name.
+        """Begin or continue to connect: whether ``open`` returns at once. Blocks only to resolve the name
+        without a ``resolver``.
 
         Raises OSError: ETIMEDOUT after ``timeout_ms``, or the error of the connection.
         """
         if self._connected:
             return True
-        if not self._connecting:
-            self._begin()
+        if not self._connecting and not self._begin():
+            return False
         for event in self._poll.ipoll(0):
             self._finish(event[1])
             return True
@@ -87,10 +103,18 @@ class Tcp:
         """The object for ``select.poll``; None without a connection."""
         return self._socket
 
-    def _begin(self) -> None:
+    def _begin(self) -> bool:
+        """Begin to connect: whether the name is resolved."""
         self.hang_up()
-        addresses = socket.getaddrinfo(self.host, self.port, 0, socket.SOCK_STREAM)
-        address = addresses[self._failed % len(addresses)]
+        if self._resolved != self._failed:
+            try:
+                if not self._resolve():
+                    return False
+            except OSError:
+                if not self._addresses:
+                    raise
+            self._resolved = self._failed
+        address = self._addresses[self._failed % len(self._addresses)]
         s = socket.socket(address[0], socket.SOCK_STREAM)
         try:
             s.setblocking(False)
@@ -107,6 +131,17 @@ class Tcp:
         self._socket = s
         self._connecting = True
         self._began = ticks_ms()
+        return True
+
+    def _resolve(self) -> bool:
+        hosts = [self.host] if self.resolver is None else self.resolver.resolve(self.host)
+        if hosts is None:
+            return False
+        found: list[Any] = []
+        for host in hosts:
+            found += socket.getaddrinfo(host, self.port, 0, socket.SOCK_STREAM)
+        self._addresses = found
+        return True
 
     def _finish(self, event: int) -> None:
         s: Any = self._socket

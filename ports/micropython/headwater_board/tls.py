@@ -20,6 +20,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
+    from headwater_board.resolver import Resolver
+
 _TICKS_MASK = 0x3FFFFFFF
 # What one record carries at most: with what TLS puts around it, it fills one TCP segment on Ethernet. It must also be
 # less than what any port's TLS takes at once (4096), see `_Stream.write`.
@@ -37,6 +39,7 @@ class Tls(Tcp):
     - ``cert``, ``key``: the client's, if the server requires one. These three are paths or bytes; DER needs less memory
       than PEM.
     - ``timeout_ms``: limit for connecting, and again for the handshake.
+    - ``resolver``: that of ``Tcp``.
     - ``context``: a ``tls.SSLContext`` instead of ``ca``, ``cert`` and ``key``; it decides what is verified.
 
     Raises OSError if a file cannot be read, ValueError for an invalid or missing certificate or key.
@@ -52,8 +55,9 @@ class Tls(Tcp):
         server_name: "str | None" = None,
         timeout_ms: int = 10000,
         context: "Any" = None,
+        resolver: "Resolver | None" = None,
     ):
-        super().__init__(host, port, timeout_ms)
+        super().__init__(host, port, timeout_ms, resolver)
         self.server_name = server_name or host
         if context is None:
             if ca is None:

@@ -12,7 +12,6 @@ The keeper owns WiFi and session; without a keeper, a program calls ``start`` an
 
 import network
 
-from headwater.wire import const
 from headwater_board.interface import CONNECTING as CONNECTING
 from headwater_board.interface import OFF as OFF
 from headwater_board.interface import PAUSE as PAUSE
@@ -34,8 +33,8 @@ _PORTS: "dict[int, tuple[tuple[int, ...], bool, dict[str, int]]]" = {
 }
 # How long a failure must show: an RP2 can report "wrong password" and go on to connect. An ESP32 that shows the reason
 # of an earlier failure would have found its access point within the longer time.
-_FAILED_MS = const(1000)
-_STALE_MS = const(5000)
+_FAILED_MS = 1000
+_STALE_MS = 5000
 _REASONS = {
     200: "beacon timeout",
     201: "no access point found",
@@ -143,4 +142,7 @@ class Wifi(Interface):
     def _save(self, idle: bool) -> None:
         if self.power_save and idle != self._idle:
             self._idle = idle
-            self.nic.config(pm=self.nic.PM_POWERSAVE if idle else self.nic.PM_NONE)
+            try:
+                self.nic.config(pm=self.nic.PM_POWERSAVE if idle else self.nic.PM_NONE)
+            except OSError as e:
+                self.error = e

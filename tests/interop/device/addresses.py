@@ -31,6 +31,6 @@ for _ in range(5):
     except OSError as e:
         failed.append(e.errno)
 print(failed, client.connected)
-# The address that answers is kept.
+# The address that answers is kept, without asking again.
 client.connect()
 print(client.connected, Names.asked)
