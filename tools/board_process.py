@@ -28,7 +28,7 @@ _BOOT = "__import__('virtual_board_boot').start({config!r}, globals())"
 #: Seconds after a ctrl-C until further input is passed on to a program that continues.
 _HOLD_S = 0.3
 
-Ending = Literal["soft reset", "hard reset", "power cut", "crash"]
+Ending = Literal["soft reset", "hard reset", "power cut", "crash", "watchdog", "deep sleep"]
 
 
 def unix_command(heap: int, *arguments: str) -> list[str]:
@@ -43,7 +43,7 @@ def unix_command(heap: int, *arguments: str) -> list[str]:
 def unix_environment(path: str) -> dict[str, str]:
     """Return the environment of a board's process. `path` comes first on its module path."""
     kept = {name: os.environ[name] for name in ("PATH", "HOME", "LANG") if name in os.environ}
-    return {**kept, "MICROPYPATH": f"{path}:.frozen"}
+    return {**kept, "TZ": "UTC", "MICROPYPATH": f"{path}:.frozen"}
 
 
 def interrupt(pid: int) -> bool:
@@ -100,16 +100,56 @@ class RawPaste:
                 self.running = False
 
 
+class Watchdog:
+    """The hardware's watchdog: `feeds` is the file whose first four bytes the board changes to feed it."""
+
+    def __init__(self, feeds: Path) -> None:
+        """Wait for `start`."""
+        self._feeds = feeds
+        self._timeout_s = 0.0
+        self._seen = b""
+        self._fed = 0.0
+
+    @property
+    def running(self) -> bool:
+        """Whether the board has started it."""
+        return self._timeout_s > 0
+
+    def start(self, timeout_ms: int) -> None:
+        """Start it, fed now."""
+        self._timeout_s = timeout_ms / 1000
+        self._fed = time.monotonic()
+
+    def expired(self) -> bool:
+        """Whether the board has not fed it in time."""
+        if not self.running:
+            return False
+        with self._feeds.open("rb") as file:
+            seen = file.read(4)
+        if seen != self._seen:
+            self._seen, self._fed = seen, time.monotonic()
+        return time.monotonic() - self._fed > self._timeout_s
+
+
 class BoardProcess:
     """A powered board. Watch `fds` for reading; call `step` when one is ready, or if `hurried`."""
 
     def __init__(
-        self, heap: int, path: str, config: Mapping[str, object], keep: Sequence[int], *, raw: bool
+        self,
+        heap: int,
+        path: str,
+        config: Mapping[str, object],
+        keep: Sequence[int],
+        *,
+        raw: bool,
+        watchdog: Watchdog | None = None,
     ) -> None:
         """Start the process. `path` has the boot script, `config` its configuration, `keep` inherited descriptors.
 
         With `raw` it starts at the raw prompt without running `main.py`.
         """
+        self.sleep_ms = 0
+        self._watchdog = watchdog
         self.raw = raw
         self.listening = False
         self._entering_raw = False
@@ -163,6 +203,11 @@ class BoardProcess:
         """Whether `step` is due soon, whatever the descriptors report."""
         return bool(self._input) or self._entering_raw
 
+    @property
+    def watched(self) -> bool:
+        """Whether the board has started its watchdog, so that `ending` is to be called now and then."""
+        return self._watchdog is not None and self._watchdog.running
+
     def feed(self, data: bytes) -> None:
         """Accept bytes from the host. Bytes that overrun a busy board are lost, as on a serial line."""
         self._input += data[: MAX_QUEUE - len(self._input)]
@@ -193,8 +238,19 @@ class BoardProcess:
 
     def ending(self) -> Ending | None:
         """Return how the board's life ended, or None while it runs."""
-        if self._asked:  # it does nothing else
-            return "hard reset" if self._asked.startswith(b"R") else "power cut"
+        while self._asked:
+            what = self._asked[:1]
+            number, _, more = self._asked[1:].partition(b";")
+            if what in (b"R", b"C"):  # it does nothing else
+                return "hard reset" if what == b"R" else "power cut"
+            if what == b"D":
+                self.sleep_ms = int(number)
+                return "deep sleep"
+            if self._watchdog is not None:
+                self._watchdog.start(int(number))
+            self._asked = more
+        if self._watchdog is not None and self._watchdog.expired():
+            return "watchdog"
         code = self._child.poll()
         if code is None:
             return None

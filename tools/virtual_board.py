@@ -18,6 +18,7 @@ host opens, so the host's port stays open over resets and power cuts.
 from __future__ import annotations
 
 import argparse
+import math
 import os
 import selectors
 import shutil
@@ -32,18 +33,42 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal, TypeVar
 
+from tools.board_air import PASSWORD, SSID, Air
 from tools.board_files import BOOT_DIR, BoardError, BoardFiles, Content, Flash
-from tools.board_process import BoardProcess
+from tools.board_process import BoardProcess, Watchdog
 from tools.lines import Outlet, open_pty, read_now
 from tools.runtimes import parse_size
 
 __all__ = ["BoardError", "Content", "Flash", "VirtualBoard"]
 
 T = TypeVar("T")
-Cause = Literal["power on", "hard reset", "soft reset"]
-#: ``machine.reset_cause()`` by cause.
-_CAUSES: dict[Cause, int] = {"power on": 1, "hard reset": 2, "soft reset": 5}
+Cause = Literal["power on", "hard reset", "soft reset", "reset button", "watchdog", "deep sleep"]
+Port = Literal["", "esp32", "rp2"]
+#: ``machine.reset_cause()`` by port and cause. RP2 has no cause for a soft reset: it keeps the one before.
+_CAUSES: dict[Port, dict[Cause, int]] = {
+    "": {"power on": 1, "hard reset": 2, "reset button": 2, "soft reset": 5},
+    "esp32": {
+        "power on": 1,
+        "reset button": 1,
+        "hard reset": 2,
+        "watchdog": 3,
+        "deep sleep": 4,
+        "soft reset": 5,
+    },
+    "rp2": {"power on": 1, "reset button": 1, "hard reset": 3, "watchdog": 3, "deep sleep": 3},
+}
+#: What keeps the real-time clock and its memory: on RP2 the RTC is reset with the chip.
+_KEEPS_RTC: dict[Port, set[Cause]] = {
+    "": set(),
+    "esp32": {"hard reset", "soft reset", "watchdog", "deep sleep"},
+    "rp2": {"soft reset"},
+}
+#: Heap of the stand-ins, added to the board's.
+_STANDIN_HEAP = 56 << 10
 _START_S = 20.0
+_WATCHDOG_S = 0.02
+#: Processes of earlier deep sleeps that are kept, with sockets that do not respond.
+_KEPT_SLEEPERS = 2
 
 
 class VirtualBoard:
@@ -57,6 +82,10 @@ class VirtualBoard:
     to read-only directories of this machine: `{"/proc": "/proc"}`. `uarts` is the number of UARTs,
     `machine.UART(0)` and so on on the board and `uart_ports` here. `crlf` makes the board print CR LF for a
     terminal; without it the line is transparent.
+
+    `port` ("esp32" or "rp2") adds stand-ins for that port's modules: `network`, `machine.WDT`, `machine.deepsleep`,
+    `machine.RTC`, `esp32` or `rp2`. `networks` maps SSIDs to passwords, `air` steers the radio, `pace` multiplies the
+    radio's durations, and `ota` gives an ESP32 two application partitions. docs/testing-on-boards.md explains them.
     """
 
     def __init__(
@@ -72,6 +101,10 @@ class VirtualBoard:
         host_dirs: Mapping[str, str] | None = None,
         name: str = "VB0",
         crlf: bool = False,
+        port: Port = "",
+        networks: Mapping[str, str] | None = None,
+        pace: float = 0.1,
+        ota: bool = False,
     ) -> None:
         """Prepare the board. `start` (or `with`) opens its port and switches it on."""
         if not name.isalnum():
@@ -81,8 +114,14 @@ class VirtualBoard:
         self.events: list[tuple[float, str]] = []
         #: Lets a test damage bytes of a UART: called with its number, whether they go to the board, and the bytes.
         self.uart_filter: Callable[[int, bool, bytes], bytes] = lambda number, to_board, data: data
-        self.heap = parse_size(heap)
+        self.heap = parse_size(heap) + (_STANDIN_HEAP if port else 0)
         self._flash = flash
+        self._port = port
+        self._ota = ota
+        self._cause = 0
+        #: Milliseconds of each deep sleep that the board has asked for.
+        self.sleeps: list[int] = []
+        self._wake_at: float | None = None
         self._crlf = crlf
         self._work = Path(tempfile.mkdtemp(prefix="headwater-board-"))
         self.root = Path(root).absolute() if root is not None else self._work / "root"
@@ -102,6 +141,7 @@ class VirtualBoard:
         try:
             self._files = BoardFiles(self.root, flash, flash_size, host_dirs or {})
             self.root.mkdir(parents=True, exist_ok=True)
+            self._air = self._make_port_files(networks or {SSID: PASSWORD}, pace) if port else None
             self._log = self.log_path.open("ab", buffering=0)
             self._open_lines(uarts)
             self._files.prepare()
@@ -133,9 +173,21 @@ class VirtualBoard:
         return self.log_path.stat().st_size
 
     @property
+    def air(self) -> Air:
+        """Return the air around the board's radio. Raises BoardError without a `port`."""
+        if self._air is None:
+            raise BoardError("a board has a radio if it has a port: VirtualBoard(port='esp32')")
+        return self._air
+
+    @property
     def running(self) -> bool:
-        """Whether the power is on."""
-        return self._process is not None
+        """Whether the power is on. A board in deep sleep has power."""
+        return self._process is not None or self.asleep
+
+    @property
+    def asleep(self) -> bool:
+        """Whether the board is in deep sleep."""
+        return self._wake_at is not None
 
     def start(self) -> VirtualBoard:
         """Open the port and switch the power on. A board that does not start is closed."""
@@ -205,10 +257,26 @@ class VirtualBoard:
 
         def press() -> None:
             self._cut("reset button")
-            self._spawn("hard reset")
+            self._spawn("reset button" if self._port else "hard reset")
 
         self._call(press)
         self._until(lambda: not self._starting, _START_S, "the board does not start")
+
+    def wake(self) -> None:
+        """End the deep sleep now, as if its time had passed."""
+
+        def shorten() -> None:
+            if self._wake_at is None:
+                raise BoardError("the board is not in deep sleep")
+            self._wake_at = 0.0
+
+        self._call(shorten)
+        self._until(lambda: not self.asleep and not self._starting, _START_S, "the board does not start")
+
+    def wait_asleep(self, timeout: float = 200.0) -> int:
+        """Wait until the board is in deep sleep. Returns the milliseconds that it has asked for."""
+        self._until(lambda: self.asleep, timeout, "the board is not in deep sleep")
+        return self.sleeps[-1]
 
     def wait_for(self, text: str, timeout: float = 200.0, *, after: int = 0) -> int:
         """Wait until the log has `text` behind the position `after`. Returns the position behind the text."""
@@ -254,15 +322,29 @@ class VirtualBoard:
         for fd in uarts:
             while read_now(fd):  # a reset loses received bytes of a UART
                 pass
+        self._cause = _CAUSES[self._port].get(cause, self._cause)
         config = {
             **self._files.config(cut_at),
             "uarts": uarts,
-            "cause": _CAUSES[cause],
-            "id": self.name.encode()[:8],
+            "cause": self._cause,
+            "id": self.name.encode()[: 6 if self._port == "esp32" else 8],
+            "port": self._port,
         }
+        watchdog = None
+        if self._port:
+            files = self._port_files
+            config.update(
+                port_files=str(files), ota=self._ota, hard=cause != "soft reset", woke=cause == "deep sleep"
+            )
+            if cause != "soft reset":
+                (files / "radio").write_bytes(b"")
+            if cause not in _KEEPS_RTC[self._port]:
+                (files / "rtc").write_bytes(b"")
+            watchdog = Watchdog(files / "feeds")
+        self._wake_at = None
         self._starting = True
         self._half_open = half_open
-        self._process = BoardProcess(self.heap, str(BOOT_DIR), config, uarts, raw=raw)
+        self._process = BoardProcess(self.heap, str(BOOT_DIR), config, uarts, raw=raw, watchdog=watchdog)
         for fd in self._process.fds:
             self._selector.register(fd, selectors.EVENT_READ, lambda: None)
         self._event(cause)
@@ -274,7 +356,10 @@ class VirtualBoard:
     def _end(self, *, half_open: bool = False) -> None:
         process = self._process
         if process is None:
-            raise BoardError("the power is already off")
+            if self._wake_at is None:
+                raise BoardError("the power is already off")
+            self._wake_at = None
+            return
         for fd in process.fds:
             self._selector.unregister(fd)
         if half_open:
@@ -290,13 +375,29 @@ class VirtualBoard:
         self._starting = False
 
     def _shut(self) -> None:
-        if self._process is not None:
+        if self.running:
             self._cut("power cut")
         for process in self._frozen:
             process.close()
         self._closing = True
 
     # ---- the thread --------------------------------------------------------------------------------------------------
+
+    @property
+    def _port_files(self) -> Path:
+        return self._work / "port"
+
+    def _make_port_files(self, networks: Mapping[str, str], pace: float) -> Air:
+        """Create the files of the stand-ins: the air, the radio's state, the clock, the watchdog and the partitions."""
+        files = self._port_files
+        files.mkdir()
+        for name in ("radio", "rtc", "otadata"):
+            (files / name).write_bytes(b"")
+        (files / "feeds").write_bytes(bytes(4))
+        if self._port == "esp32":
+            with (files / "partitions").open("wb") as file:
+                file.truncate(4 << 20)
+        return Air(files / "air", networks, pace)
 
     def _open_lines(self, uarts: int) -> None:
         wake, self._waker = os.pipe()
@@ -344,10 +445,7 @@ class VirtualBoard:
 
     def _loop(self) -> None:
         while not self._closing:
-            hurried = any(outlet.waiting for outlet in self._outlets) or (
-                self._process is not None and self._process.hurried
-            )
-            for key, _ in self._selector.select(0.005 if hurried else None):
+            for key, _ in self._selector.select(self._patience()):
                 key.data()
             for outlet in self._outlets:
                 outlet.push()
@@ -360,6 +458,19 @@ class VirtualBoard:
                     future.set_exception(error)
             if self._process is not None:
                 self._step(self._process)
+            elif self._wake_at is not None and time.monotonic() >= self._wake_at:
+                self._spawn("deep sleep")
+
+    def _patience(self) -> float | None:
+        """Return how long the loop may wait for a descriptor."""
+        process = self._process
+        if any(outlet.waiting for outlet in self._outlets) or (process is not None and process.hurried):
+            return 0.005
+        if process is not None and process.watched:
+            return _WATCHDOG_S
+        if self._wake_at is None or self._wake_at == math.inf:
+            return None
+        return max(0.0, self._wake_at - time.monotonic())
 
     def _step(self, process: BoardProcess) -> None:
         self._say(process.step(read=not self._to_host.full))
@@ -373,13 +484,23 @@ class VirtualBoard:
             self._say(process.hidden)
         if ending in ("crash", "power cut"):  # the board stays off
             self._event(ending)
-        self._end(half_open=self._half_open and ending == "power cut")
+        # A board that sleeps says nothing to its peers.
+        self._end(half_open=ending == "deep sleep" or (self._half_open and ending == "power cut"))
         if ending == "soft reset":
             self._say(b"MPY: soft reboot\r\n")
             self._spawn(ending, raw=process.raw)
-        elif ending == "hard reset":
+        elif ending in ("hard reset", "watchdog"):
             self._spawn(ending)
+        elif ending == "deep sleep":
+            self._fall_asleep(process.sleep_ms)
         self._tell()
+
+    def _fall_asleep(self, ms: int) -> None:
+        while len(self._frozen) > _KEPT_SLEEPERS:
+            self._frozen.pop(0).close()
+        self.sleeps.append(ms)
+        self._wake_at = time.monotonic() + ms / 1000 if ms else math.inf
+        self._event("asleep")
 
     def _say(self, text: bytes) -> None:
         if text:
@@ -424,6 +545,12 @@ def main() -> None:
         "--littlefs", action="store_true", help="keep files in a littlefs image, as boards do"
     )
     parser.add_argument("--uarts", type=int, default=0, help="number of UARTs")
+    parser.add_argument(
+        "--port", choices=("esp32", "rp2"), default="", help="stand-ins for that port's modules"
+    )
+    parser.add_argument(
+        "--network", metavar="SSID=PASSWORD", action="append", default=[], help="WiFi network in range"
+    )
     parser.add_argument("--raw", action="store_true", help="do not convert newlines, for binary protocols")
     chosen = parser.parse_args()
     try:
@@ -433,6 +560,8 @@ def main() -> None:
             flash="littlefs" if chosen.littlefs else "posix",
             uarts=chosen.uarts,
             crlf=not chosen.raw,
+            port=chosen.port,
+            networks=dict(entry.split("=", 1) for entry in chosen.network if "=" in entry),
         )
     except (ValueError, OSError) as error:
         parser.error(str(error))

@@ -21,36 +21,54 @@ EINVAL = 22
 PAGE = 256
 
 
+class Cut:
+    """Cuts the power within a program or erase operation, counted from 1 (0: never)."""
+
+    def __init__(self, lose_power):
+        self.at = 0
+        self.lose_power = lose_power
+
+    def now(self):
+        if self.at:
+            self.at -= 1
+            return self.at == 0
+        return False
+
+
 class Flash:
-    """NOR flash in a file, for littlefs. Erasing sets bits, programming clears them.
+    """NOR flash in a file, for littlefs. Erasing sets bits, programming clears them."""
 
-    `cut_at` (0: never) cuts the power within that program or erase operation, counted from 1.
-    """
-
-    def __init__(self, path, blocks, block_size, cut_at, lose_power):
+    def __init__(self, path, blocks, block_size, cut):
         self.file = open(path, "r+b")
         self.blocks = blocks
         self.block_size = block_size
-        self.cut_at = cut_at
-        self.lose_power = lose_power
+        self.cut = cut
         self.erased = b"\xff" * PAGE
 
-    def _cut_now(self):
-        if self.cut_at:
-            self.cut_at -= 1
-            return self.cut_at == 0
-        return False
-
-    def readblocks(self, block, buf, offset=0):
-        self.file.seek(block * self.block_size + offset)
+    def read(self, at, buf):
+        self.file.seek(at)
         self.file.readinto(buf)
 
-    def writeblocks(self, block, buf, offset=0):
-        self.file.seek(block * self.block_size + offset)
-        if self._cut_now():
+    def write(self, at, buf):
+        self.file.seek(at)
+        if self.cut.now():
             self.file.write(buf, len(buf) // 2)
-            self.lose_power()
+            self.cut.lose_power()
         self.file.write(buf)
+
+    def erase(self, at, size):
+        cut = self.cut.now()
+        self.file.seek(at)
+        for _ in range((size // 2 if cut else size) // PAGE):
+            self.file.write(self.erased)
+        if cut:
+            self.cut.lose_power()
+
+    def readblocks(self, block, buf, offset=0):
+        self.read(block * self.block_size + offset, buf)
+
+    def writeblocks(self, block, buf, offset=0):
+        self.write(block * self.block_size + offset, buf)
 
     def ioctl(self, op, arg):
         if op == 4:
@@ -58,13 +76,7 @@ class Flash:
         if op == 5:
             return self.block_size
         if op == 6:
-            size = self.block_size
-            cut = self._cut_now()
-            self.file.seek(arg * size)
-            for _ in range((size // 2 if cut else size) // PAGE):
-                self.file.write(self.erased)
-            if cut:
-                self.lose_power()
+            self.erase(arg * self.block_size, self.block_size)
         return 0
 
 
@@ -117,9 +129,8 @@ class Names:
                 setattr(self, known, getattr(module, known))
 
 
-def _supervisor(fd):
+def _supervisor(pipe):
     """Return a function that sends one request to the supervisor and waits to be killed."""
-    pipe = open(fd, "wb")
 
     def ask(what):
         pipe.write(what)
@@ -142,16 +153,16 @@ def _kbd_intr(char):
     termios.tcsetattr(0, termios.TCSANOW, settings)
 
 
-def _file_system(cfg, ask, host_dirs):
+def _file_system(cfg, cut, host_dirs):
     if "flash" in cfg:
         path, blocks, block_size, cut_at = cfg["flash"]
-        flash = Flash(path, blocks, block_size, 0, lambda: ask(b"C"))
+        flash = Flash(path, blocks, block_size, cut)
         try:
             system = vfs.VfsLfs2(flash, progsize=PAGE)
         except OSError:
             vfs.VfsLfs2.mkfs(flash, progsize=PAGE)
             system = vfs.VfsLfs2(flash, progsize=PAGE)
-        flash.cut_at = cut_at
+        cut.at = cut_at
     else:
         system = vfs.VfsPosix(cfg["root"])
     seen = [(vfs.VfsPosix(source), target) for target, source in host_dirs]
@@ -164,8 +175,9 @@ def _file_system(cfg, ask, host_dirs):
 
 def _names(cfg, ask):
     machine = Names("machine", _unix_machine)
-    machine.PWRON_RESET, machine.HARD_RESET, machine.WDT_RESET = 1, 2, 3
-    machine.DEEPSLEEP_RESET, machine.SOFT_RESET = 4, 5
+    if not cfg.get("port"):
+        machine.PWRON_RESET, machine.HARD_RESET, machine.WDT_RESET = 1, 2, 3
+        machine.DEEPSLEEP_RESET, machine.SOFT_RESET = 4, 5
     cause = cfg["cause"]
     unique_id = cfg["id"]
     machine.reset_cause = lambda: cause
@@ -178,6 +190,58 @@ def _names(cfg, ask):
     interrupts = Names("micropython", _unix_micropython)
     interrupts.kbd_intr = _kbd_intr
     sys.modules["micropython"] = interrupts
+    return machine
+
+
+def _prepare_port(cfg, pipe, ask, cut):
+    """Import the stand-ins of a port and open their files, before the host's files go out of reach.
+
+    Returns what gives the port's names to `machine` (see `_names`), `sys` and `time`.
+    """
+    import time
+
+    from standins import chip, network, radio
+    from standins import socket as board_socket
+
+    port, files = cfg["port"], cfg["port_files"]
+    station = network.install(port, radio.FileAir(open(files + "/air", "r+b")), open(files + "/radio", "r+b"))
+    board_socket.install(port)
+    made = chip.Chip(
+        port,
+        ask,
+        pipe.write,
+        open(files + "/rtc", "r+b"),
+        open(files + "/feeds", "r+b"),
+        lambda: station.active,
+    )
+    clock = Names("time", time)
+    made.fill_time(clock)
+    modules = {
+        "network": network,
+        "socket": board_socket,
+        "usocket": board_socket,
+        "time": clock,
+        "utime": clock,
+    }
+    if port == "esp32":
+        from standins import esp32
+
+        flash = Flash(files + "/partitions", 1024, 4096, cut)
+        esp32.install(flash, open(files + "/otadata", "r+b"), cfg["ota"], cfg["hard"])
+        modules["esp32"] = esp32
+    else:
+        from standins import rp2
+
+        modules["rp2"] = modules["_rp2"] = rp2
+    system = Names("sys", sys)
+    system.platform = port
+    modules["sys"] = system
+
+    def use(machine):
+        made.fill_machine(machine, cfg["cause"], cfg["woke"])
+        sys.modules.update(modules)
+
+    return use
 
 
 def _run(name, names):
@@ -198,7 +262,7 @@ def _run(name, names):
 
 def copy_in(cfg, source):
     """Copy the tree at `source`, a directory of the host, to the board's file system."""
-    _file_system(cfg, None, [("/host", source)])
+    _file_system(cfg, Cut(None), [("/host", source)])
     _copy_tree("/host", "")
 
 
@@ -219,7 +283,7 @@ def _copy_tree(source, target):
 def copy_out(cfg, target, name):
     """Copy the board's file `name` to `file` in `target`, a directory of the host."""
     copy = open(target + "/file", "wb")
-    _file_system(cfg, None, [])
+    _file_system(cfg, Cut(None), [])
     with open(name if name[:1] == "/" else "/" + name, "rb") as data:
         copy.write(data.read())
     copy.close()
@@ -230,12 +294,18 @@ def start(cfg, names):
 
     `cfg` has `control` (descriptor of the pipe to the supervisor), `root` or `flash` (path, blocks, block size,
     operation to cut at), `host_dirs` (pairs of mount point and directory), `uarts` (descriptors), `cause` and `id`
-    (for `machine`), `run_main`, and two marks to print: `ready` and `done`.
+    (for `machine`), `run_main`, and two marks to print: `ready` and `done`. With a `port` ("esp32" or "rp2")
+    also `port_files` (directory of the stand-ins' files), `ota`, `hard` and `woke` (from deep sleep).
     """
+    pipe = open(cfg["control"], "wb")
+    ask = _supervisor(pipe)
+    cut = Cut(lambda: ask(b"C"))
+    use_port = _prepare_port(cfg, pipe, ask, cut) if cfg.get("port") else None
     sys.path[:] = ["", ".frozen", "/lib"]
-    ask = _supervisor(cfg["control"])
-    _file_system(cfg, ask, cfg["host_dirs"])
-    _names(cfg, ask)
+    _file_system(cfg, cut, cfg["host_dirs"])
+    machine = _names(cfg, ask)
+    if use_port:
+        use_port(machine)
     sys.modules.pop(__name__)
     sys.stdout.write(cfg["ready"])
     _run("boot.py", names)
