@@ -71,7 +71,13 @@ COMPONENTS: Mapping[str, tuple[str, ...]] = {
     "headwater-fmq": (*_FMQ, *_NET),
     "headwater-link": _LINK,
     "headwater-store": ("headwater.journal", "headwater_board.flash"),
-    "headwater-life": ("headwater_board.boots", "headwater_board.watchdog"),
+    "headwater-life": (
+        "headwater_board.boots",
+        "headwater_board.watchdog",
+        "headwater_board.clock",
+        "headwater_board.logs",
+        "headwater_board.sleep",
+    ),
     "headwater-ibmmq": ("headwater.ibmmq.segments", "headwater.ibmmq.chain", "headwater.ibmmq.text"),
     "headwater": (),
 }

@@ -1,0 +1,163 @@
+"""Set the board's clock: by SNTP without blocking, or to a time that somebody else knows.
+
+    sntp = Sntp(("pool.ntp.org",))
+    while keeper.wait(100) == 0:
+        sntp.poll()
+
+TLS compares the dates of certificates with this clock, so it must be set before the first TLS connection.
+"""
+
+import os
+import select
+import socket
+import time
+
+from headwater.wire import TICKS_MASK, const
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from typing import Any
+
+    from headwater_board.resolver import Resolver
+
+    def ticks_ms() -> int:
+        """Return ``time.ticks_ms()``, typed as an integer."""
+        ...
+else:
+    from time import ticks_ms
+
+# Seconds from 1970 to the zero of ``time.time()``: ESP32 counts from 2000.
+_EPOCH = 946684800 if time.gmtime(0)[0] == 2000 else 0
+# Seconds from 1900, the zero of NTP's first era, to 1970; and an era.
+_NTP_1970 = 2208988800
+_ERA = 1 << 32
+_SIZE = const(48)
+# RFC 4330, 10: at least 15 s between two queries to a server.
+_RETRY_MS = const(16000)
+_DOUBLINGS = const(6)
+
+
+def is_set() -> bool:
+    """Return whether the clock was set: a board without a battery starts in 2000 or 2021."""
+    return time.gmtime()[0] > 2024
+
+
+def unix_ms() -> int:
+    """Return the milliseconds since 1970."""
+    return time.time_ns() // 1000000 + _EPOCH * 1000
+
+
+def set_clock(ms: int) -> None:
+    """Set ``machine.RTC`` to ``ms`` milliseconds since 1970. RP2 stores whole seconds."""
+    import machine
+
+    t = time.gmtime(ms // 1000 - _EPOCH)
+    machine.RTC().datetime((t[0], t[1], t[2], t[6], t[3], t[4], t[5], ms % 1000 * 1000))
+
+
+class Sntp:
+    """Asks ``servers``, one after the other, until one answers, and again every ``period_ms``.
+
+    ``resolver`` resolves their names without blocking; a ``Tcp`` needs another one. Answers within ``timeout_ms``
+    count. After a round without an answer comes a pause of 16 s, which doubles up to 17 minutes.
+    """
+
+    def __init__(
+        self,
+        servers: "Sequence[str]" = ("pool.ntp.org",),
+        resolver: "Resolver | None" = None,
+        period_ms: int = 43200000,
+        timeout_ms: int = 2000,
+        port: int = 123,
+    ):
+        self.servers = servers
+        self.resolver = resolver
+        self.period_ms = period_ms
+        self.timeout_ms = timeout_ms
+        self.port = port
+        self.ticks_ms = ticks_ms
+        #: How often the clock was set, and how often a server did not answer.
+        self.syncs = self.failures = 0
+        # Of the servers that did not answer in a row.
+        self._tries = 0
+        self._socket: Any = None
+        self._poll = select.poll()
+        self._nonce = b""
+        self._at = ticks_ms()
+        self._pause_ms = 0
+
+    def poll(self) -> bool:
+        """Do what is due, while there is a network: whether the clock was set. Allocates nothing between queries."""
+        if self._socket is not None:
+            for _ in self._poll.ipoll(0):
+                self._receive()
+                return self.syncs > 0
+            if self._passed() >= self.timeout_ms:
+                self._failed()
+        elif self._passed() >= self._pause_ms:
+            try:
+                self._ask()
+            except OSError:
+                self._failed()
+        return self.syncs > 0
+
+    def close(self) -> None:
+        """End the query under way."""
+        if self._socket is not None:
+            self._poll.unregister(self._socket)
+            self._socket.close()
+            self._socket = None
+
+    def _passed(self) -> int:
+        return (self.ticks_ms() - self._at) & TICKS_MASK
+
+    def _ask(self) -> None:
+        name = self.servers[self._tries % len(self.servers)]
+        if self.resolver is not None:
+            found = self.resolver.resolve(name)
+            if found is None:
+                return
+            name = found[self._tries // len(self.servers) % len(found)]
+        address = socket.getaddrinfo(name, self.port, 0, socket.SOCK_DGRAM)[0][-1]
+        # An answer repeats the query's time: with a random number there, nobody who has not seen it can answer.
+        self._nonce = os.urandom(8)
+        self._socket = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+        self._socket.setblocking(False)
+        self._poll.register(self._socket, select.POLLIN)
+        self._at = self.ticks_ms()
+        # Version 4, client.
+        self._socket.sendto(b"\x23" + bytes(39) + self._nonce, address)
+
+    def _receive(self) -> None:
+        try:
+            answer = self._socket.recv(_SIZE)
+        except OSError:
+            self._failed()
+            return
+        if len(answer) < _SIZE or answer[24:32] != self._nonce:
+            return
+        # A server (mode 4) that is synchronized: not leap 3, and stratum 1 to 15. Stratum 0 asks us to stay away.
+        if answer[0] & 7 != 4 or answer[0] >> 6 == 3 or not 0 < answer[1] < 16:
+            self._failed()
+            return
+        seconds = int.from_bytes(answer[40:44], "big")
+        if seconds < _ERA >> 1:
+            # The second era begins in 2036.
+            seconds += _ERA
+        fraction = int.from_bytes(answer[44:46], "big") * 1000 >> 16
+        set_clock((seconds - _NTP_1970) * 1000 + fraction + self._passed() // 2)
+        self.syncs += 1
+        self._tries = 0
+        self._wait(self.period_ms)
+
+    def _failed(self) -> None:
+        self.failures += 1
+        self._tries += 1
+        rounds, rest = divmod(self._tries, len(self.servers))
+        self._wait(0 if rest else _RETRY_MS << min(rounds - 1, _DOUBLINGS))
+
+    def _wait(self, ms: int) -> None:
+        self.close()
+        self._at = self.ticks_ms()
+        self._pause_ms = ms

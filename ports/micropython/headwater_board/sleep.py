@@ -1,0 +1,118 @@
+"""Sleep between messages: deep sleep, from which the board starts anew, and light sleep.
+
+    from headwater_board import sleep
+
+    client = Client(Tcp("10.0.0.2"), b"meter-7", clean_start=False, outbox=flash_outbox("/outbox.hwj"))
+    keeper = Keeper(client, network=Wifi([("ssid", "password")]))
+    keeper.publish(b"meter-7/celsius", b"21.5", 1)
+    sleep.cycle(keeper, 600000)
+
+With a server address that is known, delivering takes three round trips: TCP, CONNECT, PUBLISH with its acknowledgement
+(``tools.round_trips``). Import this module first: the time awake counts from then.
+"""
+
+import json
+
+from headwater.wire import TICKS_MASK, const
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    from headwater_board.boots import Boots
+    from headwater_board.resolver import Resolver
+
+    def ticks_ms() -> int:
+        """Return ``time.ticks_ms()``, typed as an integer."""
+        ...
+
+    def sleep_ms(ms: int) -> None:
+        """``time.sleep_ms``."""
+        ...
+else:
+    from time import sleep_ms, ticks_ms
+
+#: The longest sleep in milliseconds of a port without DEEPSLEEP_RESET, such as RP2: 71 minutes.
+EMULATED_LIMIT_MS = 4294967
+# How long the interface may take to send DISCONNECT before it goes down.
+_GOODBYE_MS = const(50)
+_woke = ticks_ms()
+
+
+def cycle(
+    keeper: "Any",
+    sleep_ms: int,
+    timeout_ms: int = 20000,
+    linger_ms: int = 0,
+    boots: "Boots | None" = None,
+    resolver: "Resolver | None" = None,
+) -> None:
+    """Connect, wait until everything published is acknowledged, print the time awake, and sleep.
+
+    ``timeout_ms`` bounds the wait. What is unacknowledged then stays in the outbox; a flash outbox keeps it for the
+    next start. ``linger_ms`` is for messages that the server has kept for the board.
+
+    ``boots`` stores the cause of the next start on a port that does not know it (RP2). ``resolver`` stores the
+    addresses that it has learned (``save_addresses``). Raises ValueError for a sleep that is too long for the port.
+    """
+    import machine
+
+    emulated = not hasattr(machine, "DEEPSLEEP_RESET")
+    if emulated and sleep_ms > EMULATED_LIMIT_MS:
+        raise ValueError("this port sleeps at most %d ms" % EMULATED_LIMIT_MS)
+    keeper.start()
+    keeper.flush(timeout_ms)
+    if linger_ms:
+        keeper.wait(linger_ms)
+    waiting = keeper.waiting()
+    _stop(keeper)
+    if resolver is not None:
+        save_addresses(resolver)
+    if boots is not None and emulated:
+        boots.note("deep sleep")
+    print("awake", (ticks_ms() - _woke) & TICKS_MASK, "ms,", waiting, "unacknowledged")
+    machine.deepsleep(sleep_ms)
+
+
+def nap(keeper: "Any", ms: int) -> None:
+    """Disconnect, switch the interface off, light-sleep for ``ms`` milliseconds, and start the keeper again.
+
+    A Pico W with MicroPython 1.24 or newer returns early from each light sleep while WiFi is on.
+    """
+    import machine
+
+    begin = ticks_ms()
+    _stop(keeper)
+    left = ms - ((ticks_ms() - begin) & TICKS_MASK)
+    while left > 0:
+        machine.lightsleep(left)
+        left = ms - ((ticks_ms() - begin) & TICKS_MASK)
+    keeper.start()
+
+
+def _stop(keeper: "Any") -> None:
+    """Disconnect, sync the outbox, and switch the interface off."""
+    keeper.stop()
+    outbox = keeper.client.session.outbox
+    if hasattr(outbox, "sync"):
+        outbox.sync()
+    if keeper.network is not None:
+        sleep_ms(_GOODBYE_MS)
+        keeper.network.stop()
+
+
+def load_addresses(path: str = "/headwater.addresses") -> "dict[str, list[str]]":
+    """Return the addresses that ``save_addresses`` has stored, for ``Resolver(addresses=...)``."""
+    try:
+        with open(path) as file:
+            addresses: dict[str, list[str]] = json.load(file)
+            return addresses
+    except (OSError, ValueError):
+        return {}
+
+
+def save_addresses(resolver: "Resolver", path: str = "/headwater.addresses") -> None:
+    """Store the addresses that ``resolver`` knows, unless they are stored."""
+    if resolver.addresses != load_addresses(path):
+        with open(path, "w") as file:
+            json.dump(resolver.addresses, file)
