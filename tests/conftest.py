@@ -62,6 +62,8 @@ class _Failures:
 
 @pytest.hookimpl(trylast=True)
 def pytest_configure(config: pytest.Config) -> None:
+    # It would hide a flush that a command forgets.
+    os.environ.pop("PYTHONUNBUFFERED", None)
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         # A shell's script starts it so in the background: the commands that tests interrupt would never end.
         signal.signal(signal.SIGINT, signal.default_int_handler)
