@@ -1,5 +1,6 @@
 """The project's frame: what the distribution holds, what ``./run`` answers, and what a missing tool leads to."""
 
+import json
 import os
 import subprocess
 import sys
@@ -21,6 +22,9 @@ PACKAGES = {
     "headwater_spark": "ports/spark",
     "pyspark_headwater": "ports/spark",
 }
+
+#: What the build adds: the compiled components.
+COMPONENTS = "headwater_host/board/components/"
 
 MQ = ROOT / "ports" / "cpython" / "headwater_mq"
 
@@ -79,7 +83,9 @@ def wheels(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
 
 def test_a_wheel_holds_each_file_of_its_packages_and_nothing_else(wheels: tuple[Path, Path]) -> None:
     for wheel, packages in zip(wheels, (PACKAGES, {"headwater_mq": "ports/cpython"}), strict=True):
-        assert contents(wheel) == files_of(packages)
+        made = {name for name in contents(wheel) if name.startswith(COMPONENTS)}
+        assert contents(wheel) - made == files_of(packages)
+        assert any(made) == ("headwater_host" in packages)
         assert any(name.endswith("/licenses/LICENSE") for name in zipfile.ZipFile(wheel).namelist())
         assert {f"{package}/py.typed" for package in packages} <= contents(wheel)
 
@@ -110,13 +116,24 @@ def test_the_wheels_are_installed_and_work(wheels: tuple[Path, Path], tmp_path: 
     gateway.write_text(
         'capture = "log"\n[[broker]]\nhost = "127.0.0.1"\ntopics = ["#"]\n[mq]\nfile = "q.db"\ntopics = ["#"]\n'
     )
-    for words in (("mq", "put", "--help"), ("gateway", "--config", gateway)):
+    for words, package in (
+        (("mq", "put", "--help"), "headwater-mq"),
+        (("gateway", "--config", gateway), "headwater-mq"),
+        (("board", "list"), "'headwater[board]'"),
+    ):
         missing = headwater(*words)
         assert missing.returncode == 2, missing
         assert missing.stderr.count("\n") == 1
-        assert "pip install headwater-mq" in missing.stderr
+        assert f"pip install {package}" in missing.stderr
     shown = headwater("--help")
     assert (shown.returncode, shown.stderr) == (0, "")
+
+    components = place / COMPONENTS
+    assert {"headwater.json", "headwater-mqtt.json"} <= {path.name for path in components.iterdir()}
+    package = json.loads((components / "headwater-mqtt.json").read_text())
+    for _, source in package["urls"]:
+        # The mark and the version of bytecode that MicroPython 1.24 and newer load.
+        assert (components / source).read_bytes()[:2] == b"M\x06"
 
     install(wheels[1])
     put = headwater("mq", "put", "--store", "queues.db", "--queue", "Q", "-m", "21.5")

@@ -5,9 +5,9 @@ build compiles them (tools/wheel_components.py): bytecode is the same for all bo
 """
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from headwater_host.board.errors import BoardError
 from headwater_host.board.install import LIB
@@ -17,6 +17,8 @@ from headwater_host.exits import USAGE
 PACKAGED = Path(__file__).with_name("components")
 #: Environment variable that names another folder.
 VARIABLE = "HEADWATER_COMPONENTS"
+#: Components for tables of the settings.
+_OPTIONAL = {"outbox": "headwater-store", "serial": "headwater-link"}
 
 
 class Component(NamedTuple):
@@ -37,6 +39,16 @@ def available(folder: Path) -> list[str]:
             USAGE,
         )
     return names
+
+
+def fitting(settings: Mapping[str, Any]) -> list[str]:
+    """Return the names of the components that a board with these settings needs."""
+    broker = settings.get("broker") or {}
+    if broker.get("protocol") == "fmq":
+        names = ["headwater-fmq"]
+    else:
+        names = ["headwater-mqtt5" if broker.get("version") == "5.0" else "headwater-mqtt"]
+    return names + [name for key, name in _OPTIONAL.items() if key in settings]
 
 
 def load(folder: Path, names: Iterable[str]) -> list[Component]:

@@ -77,6 +77,11 @@ def _holders(port: str) -> Iterator[str]:
             continue
 
 
+def is_of_line(error: BaseException) -> bool:
+    """Return whether an error shows that the board does not answer, so that further commands are in vain."""
+    return isinstance(error, TransportError | SerialException) and not isinstance(error, TransportExecError)
+
+
 @contextmanager
 def explained(port: str) -> Iterator[None]:
     """Turn errors of the line to a board into BoardError."""

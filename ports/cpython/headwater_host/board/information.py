@@ -4,7 +4,7 @@ import ast
 from typing import Any
 
 from headwater_host.board.errors import BoardError
-from headwater_host.board.install import Record, read_record
+from headwater_host.board.install import Record, room
 from headwater_host.board.repl import Board
 
 #: The oldest MicroPython that runs headwater.
@@ -24,7 +24,6 @@ _f = {
     "mpy": getattr(_i, "_mpy", 0),
     "memory_free": gc.mem_free(),
     "memory": gc.mem_free() + gc.mem_alloc(),
-    "flash_free": _s[0] * _s[3],
     "flash": _s[0] * _s[2],
     "id": "",
     "romfs": False,
@@ -46,7 +45,8 @@ print(_f)
 def facts(board: Board) -> dict[str, Any]:
     """Return firmware, memory and flash of a board."""
     found: dict[str, Any] = ast.literal_eval(board.exec(_FACTS))
-    return found
+    block, free = room(board)
+    return {**found, "flash_free": block * free}
 
 
 def check_firmware(found: dict[str, Any]) -> None:
@@ -86,6 +86,3 @@ def report(port: str, found: dict[str, Any], record: Record) -> str:
         "headwater": installed,
     }
     return "".join(f"{name:10} {text}\n" for name, text in rows.items())
-
-
-__all__ = ["OLDEST", "check_firmware", "facts", "read_record", "report"]

@@ -9,7 +9,7 @@ import dataclasses
 import functools
 import hashlib
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from headwater_host.board.errors import BoardError, full
@@ -45,8 +45,10 @@ def walk(path):
 for root in ROOTS:
     walk(root)
 """
-# Prints the block size and the free blocks of the file system.
-_ROOM = "import os\n_s = os.statvfs('/')\nprint(_s[0], _s[3])"
+#: Blocks of littlefs for a directory, and for the record while it replaces the one before.
+_FOLDER_BLOCKS, _RECORD_BLOCKS = 2, 2
+# Prints the block size, the blocks and the free blocks of the file system.
+_ROOM = "import os\n_s = os.statvfs('/')\nprint(_s[0], _s[2], _s[3])"
 # Removes empty directories below ROOTS.
 _PRUNE = """
 import os
@@ -96,6 +98,13 @@ def hashes(board: Board, roots: Sequence[str]) -> dict[str, tuple[str, int]]:
     return dict(ast.literal_eval(f"[{listing}]"))
 
 
+def room(board: Board) -> tuple[int, int]:
+    """Return the block size and the number of free blocks of the board's file system."""
+    block, blocks, free = map(int, board.exec(_ROOM).split())
+    # littlefs counts shared blocks twice, so that a full one can have less than 0 free: 2^32 - 1.
+    return block, free if free <= blocks else 0
+
+
 def synchronise(
     board: Board,
     files: Mapping[str, bytes],
@@ -113,14 +122,10 @@ def synchronise(
     changed = sorted(name for name in wanted if present.get(name, ("",))[0] != wanted[name])
     if not changed and not stale:
         return [], []
-    _check_room(
-        board,
-        [len(files[name]) for name in changed],
-        [present[n][1] for n in (*changed, *stale) if n in present],
-    )
+    _check_room(board, {name: len(files[name]) for name in changed}, present, stale)
     begin()
-    for name in stale:
-        board.remove(name)
+    if stale:
+        remove(board, stale, roots)
     for name in changed:
         board.put(name, files[name], functools.partial(progress, name))
     now = {name: found for name, (found, _) in hashes(board, roots).items()}
@@ -152,7 +157,9 @@ def install(
 def ours(board: Board) -> tuple[list[str], list[str]]:
     """Return the files that headwater installed, and of these the ones that somebody changed since."""
     record = read_record(board)
-    present = hashes(board, list(record.files)) if record.files else {}
+    if not record.complete and not record.files:
+        raise BoardError(f"{RECORD} on the board is damaged: repeat `headwater board install` first")
+    present = hashes(board, list(record.files))
     # An interrupted installation leaves half-written files.
     changed = [
         name for name, (found, _) in present.items() if record.complete and found != record.files[name]
@@ -160,24 +167,35 @@ def ours(board: Board) -> tuple[list[str], list[str]]:
     return sorted(present), sorted(changed)
 
 
-def remove(board: Board, names: Sequence[str]) -> None:
-    """Remove installed files, the record, and directories that are empty then."""
+def remove(board: Board, names: Sequence[str], roots: Sequence[str] = OURS) -> None:
+    """Remove files, and directories below `roots` that are empty then."""
     for name in names:
         board.remove(name)
-    if not set(hashes(board, OURS)):
-        with_record = hashes(board, [RECORD])
-        for name in with_record:
-            board.remove(name)
-    board.exec(f"ROOTS = {list(OURS)!r}\n{_PRUNE}")
+    board.exec(f"ROOTS = {list(roots)!r}\n{_PRUNE}")
+
+
+def uninstall(board: Board, names: Sequence[str]) -> None:
+    """Remove installed files, and with the last one the record."""
+    remove(board, names)
+    if not hashes(board, list(read_record(board).files)):
+        board.remove(RECORD)
 
 
 def _write_record(board: Board, record: Record) -> None:
     board.put(RECORD, json.dumps(dataclasses.asdict(record)).encode())
 
 
-def _check_room(board: Board, new: Sequence[int], old: Sequence[int]) -> None:
-    """Raise BoardError if files of these sizes do not fit in place of the old ones."""
-    block, free_blocks = map(int, board.exec(_ROOM).split())
-    wanted, freed = (sum(-(-size // block) for size in sizes) for sizes in (new, old))
-    if wanted - freed > free_blocks:
-        raise full((wanted - freed) * block, free_blocks * block)
+def _check_room(
+    board: Board, changed: Mapping[str, int], present: Mapping[str, tuple[str, int]], stale: Sequence[str]
+) -> None:
+    """Raise BoardError if files of these sizes do not fit, after the stale ones are removed."""
+    block, free = room(board)
+
+    def blocks(sizes: Iterable[int]) -> int:
+        return sum(-(-size // block) for size in sizes)
+
+    folders = {name.rpartition("/")[0] for name in changed} - {name.rpartition("/")[0] for name in present}
+    freed = blocks(present[name][1] for name in present.keys() & {*changed, *stale})
+    wanted = blocks(changed.values()) - freed + _FOLDER_BLOCKS * len(folders) + _RECORD_BLOCKS
+    if wanted > free:
+        raise full(wanted * block, free * block)

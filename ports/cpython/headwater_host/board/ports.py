@@ -65,13 +65,18 @@ def boards(ports: Iterable[object] | None = None) -> list[Found]:
     return found
 
 
+def none() -> BoardError:
+    """Return the error for no board."""
+    return BoardError(f"no board found: {_bootsel() or _CONNECT}", CONNECTION)
+
+
 def choose(wanted: str | None, found: Iterable[Found] | None = None) -> str:
     """Return the port to use: `wanted`, a path or a USB serial number, or that of the only board."""
     known = boards() if found is None else list(found)
     if wanted is not None:
         return next((one.port for one in known if wanted == one.serial), wanted)
     if not known:
-        raise BoardError(f"no board found: {_bootsel() or _CONNECT}", CONNECTION)
+        raise none()
     if len(known) > 1:
         listed = ", ".join(f"{one.port} ({one.what})" for one in known)
         raise BoardError(f"there are {len(known)} boards; name one with --port: {listed}", USAGE)

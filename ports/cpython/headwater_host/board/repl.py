@@ -27,6 +27,8 @@ _PROMPT_S = 4.0
 #: Seconds for one step of the raw prompt's protocol.
 _STEP_S = 10.0
 _CHUNK = 1024
+# The board waits until this machine has closed the port.
+_RESET = "import time, machine; time.sleep_ms(200); machine.reset()"
 # One piece of code, because each takes a round trip.
 _MAKE_FOLDERS = """
 import os
@@ -66,6 +68,11 @@ class Board:
     ) -> None:
         """Close the port."""
         self.close()
+
+    @property
+    def at_prompt(self) -> bool:
+        """Whether the board's program is stopped and the port is open."""
+        return self._transport is not None
 
     # ---- code --------------------------------------------------------------------------------------------------------
 
@@ -138,10 +145,15 @@ class Board:
 
     def reset(self) -> None:
         """Reset the hardware. `main.py` runs until the next call interrupts it."""
-        # The board waits, so that its port has disappeared before this machine looks for it.
-        self.start("import time, machine; time.sleep_ms(200); machine.reset()")
-        time.sleep(0.5)
+        self.start(_RESET)
+        time.sleep(0.5)  # by then a port of native USB has disappeared
         self.wait_for_port()
+
+    def reset_and_release(self) -> Any:
+        """Reset the hardware and return the open serial port, which has all that the board prints from then on."""
+        self._begin(_RESET)
+        line, self._transport = self._transport.serial, None
+        return line
 
     def wait_for_port(self) -> None:
         """Wait until the board's port is there. Raises TimeoutError."""

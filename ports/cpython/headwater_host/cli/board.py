@@ -9,7 +9,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from headwater_host.cli.options import FLAG, content, directory, option, subcommand
+from headwater_host.cli import board_settings
+from headwater_host.cli.options import FILE, FLAG, SECONDS, content, directory, option, subcommand
 from headwater_host.exits import FAILED, OK, CommandError
 
 if TYPE_CHECKING:
@@ -91,11 +92,20 @@ def _install_options(parser: argparse.ArgumentParser) -> None:
         default=os.environ.get(COMPONENTS_VARIABLE),
         metavar="DIR",
     )
+    board_settings.add_options(parser)
+    option(parser, "--main", "Program to copy to /main.py", FILE)
+    option(parser, "--yes", "Do not ask before replacing another /main.py", FLAG)
 
 
 def _run_options(parser: argparse.ArgumentParser) -> None:
     _stopping_options(parser)
     option(parser, "file", "Program; - reads standard input", metavar="FILE")
+
+
+def _logs_options(parser: argparse.ArgumentParser) -> None:
+    _port_option(parser)
+    option(parser, "--reset", "Reset the board first", FLAG)
+    option(parser, "-W --wait", "Stop after this time", SECONDS)
 
 
 def _files_options(parser: argparse.ArgumentParser) -> None:
@@ -118,6 +128,7 @@ def _files_options(parser: argparse.ArgumentParser) -> None:
 
 def _wipe_options(parser: argparse.ArgumentParser) -> None:
     _stopping_options(parser)
+    option(parser, "--changed", "Also remove files that changed since the installation", FLAG)
     option(parser, "--yes", "Do not ask", FLAG)
 
 
@@ -127,53 +138,77 @@ def _wipe_options(parser: argparse.ArgumentParser) -> None:
 @contextlib.contextmanager
 def _board(args: argparse.Namespace) -> Iterator["Board"]:
     """Stop the board's program for the duration of the command, then reset the board unless told otherwise."""
-    from headwater_host.board.errors import explained
+    from headwater_host.board.errors import explained, is_of_line
     from headwater_host.board.ports import choose
     from headwater_host.board.repl import Board
 
     port = choose(args.port)
     with explained(port), Board(port) as board:
-        yield board
+        try:
+            yield board
+        except BaseException as error:
+            if board.at_prompt and not args.no_reset and not is_of_line(error):
+                with contextlib.suppress(Exception):  # the first error counts
+                    board.reset()
+            raise
         if not args.no_reset:
             board.reset()
 
 
 def _list(args: argparse.Namespace) -> int:
-    from headwater_host.board.ports import boards
+    from headwater_host.board.ports import boards, none
 
-    for one in boards():
-        print(json.dumps(one._asdict()) if args.json else "\t".join(one))
+    found = boards()
+    if not found:
+        raise none()
+    for one in found:
+        print(json.dumps(one._asdict()) if args.json else "\t".join(one).rstrip())
     return OK
 
 
 def _info(args: argparse.Namespace) -> int:
     from headwater_host.board import information
+    from headwater_host.board.install import read_record
 
     with _board(args) as board:
         found = information.facts(board)
-        record = information.read_record(board)
-        if args.json:
-            installed = {
-                "headwater": record.version,
-                "components": record.components,
-                "complete": record.complete,
-            }
-            print(json.dumps({"port": board.port, **found, **installed}))
-        else:
-            print(information.report(board.port, found, record), end="")
+        record = read_record(board)
+    if args.json:
+        installed = {
+            "headwater": record.version,
+            "components": record.components,
+            "complete": record.complete,
+        }
+        print(json.dumps({"port": board.port, **found, **installed}))
+    else:
+        print(information.report(board.port, found, record), end="")
     return OK
 
 
 def _install(args: argparse.Namespace) -> int:
-    from headwater_host.board import components, information
+    from headwater_host.board import components, information, settings
     from headwater_host.board.install import install
 
     folder = Path(args.components or components.PACKAGED)
-    chosen = components.load(folder, args.component or ["headwater-mqtt"])
-    files = {name: path.read_bytes() for one in chosen for name, path in one.files.items()}
+    components.available(folder)
+    own = settings.parse(content(str(args.settings)), str(args.settings)) if args.settings else None
+    patch, more = board_settings.patch(args)
+    program = content(str(args.main)) if args.main else None
     with _board(args) as board:
         information.check_firmware(information.facts(board))
+        before = settings.read(board)
+        after = settings.patched(before if own is None else own, patch)
+        chosen = components.load(folder, args.component or components.fitting(after))
+        files = {name: path.read_bytes() for one in chosen for name, path in one.files.items()}
         written, removed = install(board, chosen[0].version, [one.name for one in chosen], files, _progress)
+        if program is not None and _replaces_main(board, program, args.yes):
+            more["/main.py"] = program
+        for name, data in more.items():
+            board.put(name, data)
+            written.append(name)
+        if after != before:
+            settings.write(board, after)
+            written.append(settings.PATH)
     for name in written:
         print(f"wrote   {name}")
     for name in removed:
@@ -181,6 +216,15 @@ def _install(args: argparse.Namespace) -> int:
     if not written and not removed:
         print("nothing has changed")
     return OK
+
+
+def _replaces_main(board: "Board", program: bytes, yes: bool) -> bool:
+    """Return whether to write /main.py. Ask before another program is replaced."""
+    try:
+        old = board.get("/main.py")
+    except FileNotFoundError:
+        return True
+    return old != program and (yes or board_settings.confirmed("/main.py is another program. Replace it?"))
 
 
 def _progress(name: str, written: int, size: int) -> None:
@@ -201,6 +245,20 @@ def _run(args: argparse.Namespace) -> int:
 def _write(data: bytes) -> None:
     sys.stdout.buffer.write(data)
     sys.stdout.buffer.flush()
+
+
+def _logs(args: argparse.Namespace) -> int:
+    from headwater_host.board.errors import explained
+    from headwater_host.board.logs import follow
+    from headwater_host.board.ports import choose
+    from headwater_host.board.repl import Board
+
+    port = choose(args.port)
+    with contextlib.suppress(KeyboardInterrupt), explained(port):
+        with Board(port) as board:
+            line = board.reset_and_release() if args.reset else None
+        follow(port, _write, args.wait, line)
+    return OK
 
 
 def _files(args: argparse.Namespace) -> int:
@@ -243,11 +301,18 @@ def _reset(args: argparse.Namespace) -> int:
 
 
 def _wipe(args: argparse.Namespace) -> int:
-    from headwater_host.board.install import ours, remove
+    from headwater_host.board import install
 
     with _board(args) as board:
-        names, changed = ours(board)
-        remove(board, [name for name in names if name not in changed])
+        names, changed = install.ours(board)
+        kept = [] if args.changed else changed
+        for name in names:
+            print(f"{'keep  ' if name in kept else 'remove'} {name}{' (changed)' * (name in changed)}")
+        going = [name for name in names if name not in kept]
+        if not going:
+            print("headwater is not installed")
+        elif args.yes or board_settings.confirmed(f"Remove {len(going)} files?"):
+            install.uninstall(board, going)
     return OK
 
 
@@ -257,6 +322,7 @@ COMMANDS = {
     "info": Subcommand("print firmware, memory, flash and components of a board", _info_options, _info),
     "install": Subcommand("install components of headwater on a board", _install_options, _install),
     "run": Subcommand("run a program on a board and print its output", _run_options, _run),
+    "logs": Subcommand("print what a board prints, without stopping its program", _logs_options, _logs),
     "files": Subcommand("list, copy and remove files of a board", _files_options, _files),
     "reset": Subcommand("reset a board, which starts its program", _port_option, _reset),
     "wipe-ours": Subcommand("remove what headwater installed on a board", _wipe_options, _wipe),
