@@ -1,0 +1,209 @@
+"""A whole board as one object, built from its settings: network, connection, store, watchdog, identity.
+
+    device = Device()
+    device.subscribe(b"lamp", 1)
+    device.on_message = lambda message: print(message.payload_bytes())
+    with device:
+        while device.wait(1000) == 0:
+            device.send({"celsius": 21.5})
+
+Only the modules that the settings need are imported. ``docs/board-settings.md`` describes the settings.
+"""
+
+import json
+import sys
+from binascii import hexlify
+
+from headwater_board.boots import Boots
+from headwater_board.ids import board_id
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
+    from headwater.types import Dialer, Network
+
+
+class Device:
+    """``settings`` is the path of the settings, or what ``headwater_board.settings`` returned.
+
+    ``network`` and ``dialer`` replace those of the settings, for instance by Ethernet.
+
+    - ``name`` is the client identifier, ``topic`` the prefix of the board's topics.
+    - ``keeper``, its ``client``, ``network``, ``boots`` and ``watchdog`` are the parts; those that the settings do not
+      name are None.
+    - ``start``, ``wait``, ``flush``, ``publish``, ``subscribe`` and ``unsubscribe`` are the keeper's methods.
+    - ``on_online(session_present)`` and ``on_offline(status)`` are called as the keeper's.
+
+    A watchdog runs from the construction on, so a program calls ``poll`` a few times a second, or ``wait``.
+    ``headwater_board.aio.Client(device.keeper)`` polls in a task. As a context manager, the device starts and stops,
+    and ``boots`` records the exception that ends it.
+    """
+
+    def __init__(
+        self,
+        settings: "str | dict[str, Any]" = "/headwater.json",
+        network: "Network | None" = None,
+        dialer: "Dialer | None" = None,
+    ):
+        if isinstance(settings, str):
+            settings = _load(settings)
+        self.settings = settings
+        self.boots = Boots()
+        self.name: str = settings["broker"]["client_id"] or "board-" + hexlify(board_id()).decode()
+        self.topic = (settings["topic"] or self.name).encode()
+        boots = self.boots
+        self.network = network or make_network(settings, lambda: boots.reset("network"))
+        self.keeper = keeper = _keeper(self, dialer or make_dialer(settings))
+        self.client = keeper.client
+        self.on_online: Callable[[bool], object] | None = None
+        self._reported = False
+        keeper.on_online = self._online
+        # The keeper's own loops, and the asyncio client, poll the whole device.
+        self._poll: Callable[[], int] = keeper.poll
+        keeper.poll = self.poll
+        self.start: Callable[[], None] = keeper.start
+        self.wait: Callable[[int], int] = keeper.wait
+        self.flush: Callable[[int], int] = keeper.flush
+        self.publish: Callable[..., int] = keeper.publish
+        self.subscribe: Callable[..., int] = keeper.subscribe
+        self.unsubscribe: Callable[..., int] = keeper.unsubscribe
+        self.watchdog: Any = None
+        if settings["watchdog_ms"]:
+            from headwater_board.watchdog import Watchdog
+
+            self.watchdog = Watchdog(settings["watchdog_ms"])
+
+    def stop(self, timeout_ms: int = 0) -> int:
+        """Stop the keeper and the network: as the keeper's ``stop``."""
+        status: int = self.keeper.stop(timeout_ms)
+        if self.network is not None:
+            self.network.stop()
+        return status
+
+    def __enter__(self) -> "Device":
+        self.start()
+        return self
+
+    def __exit__(self, kind: object, error: "BaseException | None", trace: object) -> None:
+        if error is not None:
+            self.boots.failed(error)
+        self.stop(0 if error else 5000)
+
+    def poll(self) -> int:
+        """Do what is to be done now: as the keeper's ``poll``. Allocates nothing while connected."""
+        status = self._poll()
+        if self.watchdog is not None:
+            self.watchdog.fed(status)
+        return status
+
+    def send(self, values: "dict[str, Any]", qos: int = 1) -> int:
+        """Publish values as JSON, with the identity of the message (board, boot, seq): as ``publish``."""
+        reading = {"board": self.name, "boot": self.boots.boot, "seq": self.boots.next_seq()}
+        reading.update(values)
+        return self.publish(self.topic, json.dumps(reading).encode(), qos)
+
+    @property
+    def on_message(self) -> "Any":
+        """Called with the reusable cursor of each message that arrives."""
+        return self.client.on_message
+
+    @on_message.setter
+    def on_message(self, handler: "Any") -> None:
+        self.client.on_message = handler
+
+    @property
+    def on_offline(self) -> "Callable[[int], object] | None":
+        """Called with the status of a connection that was lost."""
+        handler: Callable[[int], object] | None = self.keeper.on_offline
+        return handler
+
+    @on_offline.setter
+    def on_offline(self, handler: "Callable[[int], object] | None") -> None:
+        self.keeper.on_offline = handler
+
+    def _online(self, session_present: bool) -> None:
+        if not self._reported:
+            self._reported = self.publish(self.topic + b"/boot", self.boots.report(), 1) >= 0
+        if self.on_online is not None:
+            self.on_online(session_present)
+
+
+def _load(path: str) -> "dict[str, Any]":
+    """Load the settings, and free the module, whose rules are large."""
+    import headwater_board.settings
+
+    settings: dict[str, Any] = headwater_board.settings.load(path)
+    del sys.modules["headwater_board.settings"], headwater_board.settings
+    return settings
+
+
+def make_network(settings: "dict[str, Any]", reset: "Callable[[], object] | None" = None) -> "Network | None":
+    """Return the WiFi of the settings, or None; ``reset`` resets the board."""
+    if not settings["wifi"]:
+        return None
+    from headwater_board.wifi import Wifi
+
+    address = settings["address"]
+    return Wifi(
+        [(network["ssid"], network["password"] or None) for network in settings["wifi"]],
+        settings["country"],
+        settings["hostname"],
+        settings["tx_power"],
+        settings["power_save"],
+        address=address and (address["ip"], address["mask"], address["gateway"], address["dns"]),
+        offline_ms=(settings["reset_s"] or 0) * 1000,
+        reset=reset,
+    )
+
+
+def make_dialer(settings: "dict[str, Any]") -> "Dialer":
+    """Return the dialer to the broker of the settings."""
+    serial = settings["serial"]
+    if serial:
+        from headwater_board.serial import Serial
+
+        pins = {name: serial[name] for name in ("tx", "rx") if serial[name] is not None}
+        return Serial(serial["line"], serial["baudrate"], **pins)
+    broker = settings["broker"]
+    port = broker["port"] or (7760 if broker["protocol"] == "fmq" else 8883 if broker["tls"] else 1883)
+    if broker["tls"]:
+        from headwater_board.tls import Tls
+
+        return Tls(broker["host"], port, **broker["tls"])
+    from headwater_board.tcp import Tcp
+
+    return Tcp(broker["host"], port)
+
+
+def _keeper(device: Device, dialer: "Dialer") -> "Any":
+    broker = device.settings["broker"]
+    options: dict[str, Any] = {
+        name: value.encode() for name in ("user", "password") if (value := broker[name]) is not None
+    }
+    options.update(keep_alive=broker["keep_alive"], clean_start=broker["clean_start"])
+    keeper: Any
+    client: Any
+    protocol = 0
+    if broker["protocol"] == "fmq":
+        from headwater.fmq import client, keeper
+
+        options["boot"] = device.boots.boot
+    else:
+        from headwater.mqtt import client, keeper
+
+        protocol = 4
+        if broker["version"] == "5.0":
+            from headwater.mqtt.v5 import ClientV5
+
+            protocol = 5
+            options["version"] = ClientV5()
+    outbox = device.settings["outbox"]
+    if outbox:
+        from headwater_board.flash import flash_outbox
+
+        options["outbox"] = flash_outbox(outbox["path"], outbox["size"], protocol=protocol)
+    else:
+        options["outbox_size"] = 2048
+    return keeper.Keeper(client.Client(dialer, device.name.encode(), **options), network=device.network)

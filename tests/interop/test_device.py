@@ -1,0 +1,205 @@
+"""``headwater_board.device.Device`` on a virtual board: what it builds from its settings, and that it works."""
+
+import asyncio
+import json
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from headwater.mqtt.client import Client
+from headwater_host.hub.service import Hub
+from tests.certificates import Pki
+from tests.host.hub_client import Peer, until
+from tests.interop.dialer import SocketDialer
+from tests.interop.test_fmq_hub import stored
+from tools import deploy
+from tools.broker import Mosquitto
+from tools.virtual_board import VirtualBoard
+
+WAIT_S = 60
+Start = Callable[..., Mosquitto]
+pytestmark = [pytest.mark.needs_micropython, pytest.mark.needs_mosquitto]
+
+PROGRAM = """
+from headwater_board.device import Device
+
+device = Device()
+device.on_message = lambda message: print("got", message.payload_bytes())
+device.on_online = lambda session_present: print("online", session_present)
+device.subscribe(device.topic + b"/commands")
+with device:
+    while device.wait(100) == 0:
+        device.send({"celsius": 21.5})
+"""
+
+
+def settings(port: int, **more: object) -> dict[str, Any]:
+    broker: dict[str, Any] = {"host": "127.0.0.1", "port": port, "client_id": "board-1"}
+    broker.update(more.pop("broker", {}))  # type: ignore[call-overload]
+    return {"broker": broker, **more}
+
+
+def board(found: dict[str, Any], main: str = PROGRAM, **options: Any) -> VirtualBoard:
+    files = {**deploy.package_files("mpy"), "headwater.json": json.dumps(found), **options.pop("files", {})}
+    # A Pico W has some 190 KB, and objects half as large.
+    return VirtualBoard(main=main, files=files, name="device", heap="384K", **options)
+
+
+class Watcher:
+    """A subscriber at the broker."""
+
+    def __init__(self, port: int, topic: bytes = b"board-1") -> None:
+        self.client = Client(SocketDialer(port), b"watcher")
+        self.got: list[tuple[str, Any]] = []
+        self.client.on_message = lambda m: self.got.append((m.topic_text(), json.loads(m.payload_bytes())))
+        self.client.connect()
+        for topic_filter in (topic, topic + b"/boot"):
+            self.client.subscribe(topic_filter, 1)
+        self.client.flush(5000)
+
+    def until(self, condition: Callable[[list[tuple[str, Any]]], bool]) -> None:
+        deadline = time.monotonic() + WAIT_S
+        while not condition(self.got):
+            assert self.client.wait(20) == 0
+            assert time.monotonic() < deadline, self.got
+
+    def send(self, topic: bytes, payload: bytes) -> None:
+        self.client.publish(topic, payload, 1)
+        self.client.flush(5000)
+
+
+@pytest.mark.parametrize(
+    "more",
+    [{}, {"broker": {"version": "5.0"}, "outbox": {}, "topic": "plant/board-1"}],
+    ids=["least", "more"],
+)
+def test_readings_and_commands_pass_and_errors_are_reported(mosquitto: Start, more: dict[str, Any]) -> None:
+    broker = mosquitto()
+    topic = more.get("topic", "board-1")
+    watcher = Watcher(broker.port, topic.encode())
+    with board(settings(broker.port, **more), flash="littlefs" if "outbox" in more else "posix") as b:
+        watcher.until(lambda got: len(got) > 3)
+        (first, report), *readings = watcher.got
+        assert (first, report) == (f"{topic}/boot", {"boot": 1, "cause": "power on"})
+        assert readings[:3] == [
+            (topic, {"board": "board-1", "boot": 1, "seq": seq, "celsius": 21.5}) for seq in (1, 2, 3)
+        ]
+        watcher.send(topic.encode() + b"/commands", b"blink")
+        b.wait_for("got b'blink'", WAIT_S)
+        b.power_cut()
+        b.put({"main.py": PROGRAM.replace("21.5", "1 / 0")})
+        b.power_on()
+        b.wait_for("ZeroDivisionError", WAIT_S)
+        b.power_cut()
+        b.put({"main.py": PROGRAM})
+        b.power_on()
+        watcher.until(lambda got: any("cause" in report and report["boot"] == 3 for _, report in got))
+        (report,) = [report for _, report in watcher.got if "cause" in report and report["boot"] == 3]
+        assert (report["cause"], report["error_boot"]) == ("power on", 2)
+        assert "ZeroDivisionError" in report["error"]
+
+
+def test_tls(mosquitto: Start, pki: Pki) -> None:
+    with mosquitto(settings=pki.listener(pki.server)) as broker:
+        tls = {"ca": "/ca.der", "server_name": "localhost"}
+        found = settings(broker.port, broker={"tls": tls})
+        with board(found, files={"ca.der": pki.ca.cert_der}) as b:
+            b.wait_for("online", WAIT_S)
+
+
+async def test_fmq(hub: Hub) -> None:
+    with board(settings(hub.addresses[0][1], broker={"protocol": "fmq"})) as b:
+        await until(lambda: len(stored(hub, "board-1")) > 2)
+        assert json.loads(stored(hub, "board-1")[0])["celsius"] == 21.5
+        peer = await Peer.login(hub)
+        await peer.send_message("board-1/commands", b"blink")
+        await asyncio.to_thread(b.wait_for, "got b'blink'", 60)
+        await peer.leave()
+
+
+STORING = """
+from headwater_board.device import Device
+
+device = Device()
+device.on_online = lambda session_present: print("online")
+print("boot", device.boots.boot)
+with device:
+    while device.wait(20) == 0:
+        print("waiting", device.keeper.waiting())
+        if device.keeper.waiting() < 10:
+            device.send({})
+"""
+
+
+def test_a_store_keeps_readings_over_a_power_cut(mosquitto: Start) -> None:
+    broker = mosquitto(persistence=True)
+    with board(settings(broker.port, outbox={"size": 8192}), STORING, flash="littlefs") as b:
+        b.wait_for("online", WAIT_S)
+        broker.stop()
+        b.wait_for("waiting 10", WAIT_S, after=b.mark)
+        b.power_cut()
+        broker.start()
+        watcher = Watcher(broker.port)
+        b.power_on()
+        b.wait_for("boot 2", WAIT_S)
+        watcher.until(lambda got: any(reading["boot"] == 2 for _, reading in got))
+    before = [reading.get("seq", 0) for _, reading in watcher.got if reading["boot"] == 1]
+    # What was sent before the broker stopped, and not acknowledged, comes first; 0 is the report of the start.
+    assert len(before) >= 10
+    assert sorted(before) == list(range(min(before), min(before) + len(before)))
+
+
+LOADED = """
+import sys
+from headwater_board.device import Device
+device = Device()
+print("loaded", sorted(sys.modules))
+"""
+
+
+def test_only_what_the_settings_name_is_loaded() -> None:
+    with board(settings(1883), LOADED) as b:
+        b.wait_for("loaded", WAIT_S)
+        b.wait_for("]", WAIT_S)
+        loaded = b.log
+    for name in ("wifi", "tls", "flash", "watchdog", "logs", "ota", "serial"):
+        assert f"headwater_board.{name}'" not in loaded
+    for name in ("headwater.fmq", "headwater.mqtt.v5", "headwater.journal"):
+        assert f"{name}'" not in loaded
+    assert "headwater_board.tcp'" in loaded
+
+
+STEADY = """
+import gc, micropython
+from headwater_board.device import Device
+
+device = Device()
+device.start()
+while not device.client.connected or device.keeper.waiting():
+    device.wait(20)
+topic = payload = b"steady"
+for i in range(100):
+    device.poll()
+gc.collect()
+micropython.heap_lock()
+for i in range(1000):
+    device.poll()
+    device.publish(topic, payload, 1)
+micropython.heap_unlock()
+print("steady", device.keeper.state)
+"""
+
+
+def test_polling_and_publishing_allocate_nothing(mosquitto: Start) -> None:
+    broker = mosquitto()
+    with board(settings(broker.port), STEADY) as b:
+        b.wait_for("steady 3", WAIT_S)
+
+
+def test_a_mistake_in_the_settings_is_on_the_console() -> None:
+    with board(settings(70000)) as b:
+        b.wait_for(
+            "SettingsError: /headwater.json: broker.port is 70000; allowed: a whole number from 1 to 65535"
+        )
