@@ -19,7 +19,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from tools import toolchain
-from tools.components.build import Built, build, units, write
+from tools.components.build import Built, build, members_of, port_file, write
 from tools.components.romfs import FOLDER as LIB
 from tools.components.romfs import image
 from tools.components.table import NUMBERS
@@ -138,9 +138,9 @@ def measure(names: Iterable[str] = tuple(PARTS)) -> dict[str, Figures]:
 
 def _measured(part: Part, built: Built, folder: Path) -> Figures:
     library = folder / "components" / LIB
-    files = {
-        name: library / name for name in (built.file(unit, ".mpy") for unit in units(built, part.modules))
-    }
+    core, ports = members_of(built, part.modules)
+    names = [built.file(unit, ".mpy") for unit in core] + [port_file(module, ".mpy") for module in ports]
+    files = {name: library / name for name in names}
     # A file that only a program without the component's other files would load does not count.
     files = {name: path for name, path in files.items() if not _is_numbers(name)}
     found = {"mpy": sum(path.stat().st_size for path in files.values())}

@@ -40,7 +40,7 @@ class Radio:
         self.drive(self.wifi)
 
     def drive(self, interface: "Interface") -> None:
-        self.interface = interface
+        self.interface: Interface = interface
         interface.ticks_ms = lambda: self.now
 
     def reset(self) -> None:

@@ -353,7 +353,11 @@ def members(built: Built, component: str) -> tuple[list[str], list[str]]:
     if component == ALL:
         ports = sorted(port_modules([sizes.module_name(path) for path in mpy.modules(mpy.BOARD_PORT)]))
         return sorted(built.sources), ports
-    wanted = COMPONENTS[component]
+    return members_of(built, COMPONENTS[component])
+
+
+def members_of(built: Built, wanted: Sequence[str]) -> tuple[list[str], list[str]]:
+    """The units that modules need, and their modules of the board's port."""
     ports_needed = port_modules([name for name in wanted if name.startswith(BOARD_PACKAGE)])
     if not any(name.startswith(BOARD_PACKAGE) for name in wanted):
         ports_needed = {}
@@ -408,13 +412,17 @@ def compile_units(built: Built, folder: Path) -> dict[str, Path]:
     return files
 
 
+def port_file(module: str, suffix: str) -> str:
+    """The file below ``/lib`` of a module of the board's port."""
+    return ("headwater_board/__init__" if module == BOARD_PACKAGE else module.replace(".", "/")) + suffix
+
+
 def _port_files(folder: Path, ports: Sequence[str]) -> dict[str, Path]:
     """The compiled modules of the board's port, copied beside the units: name below ``/lib`` without suffix."""
     found = {}
     compiled = mpy.compiled(mpy.BOARD_PORT)
     for module in ports:
-        package = module == BOARD_PACKAGE
-        name = f"{module}/__init__" if package else module.replace(".", "/")
+        name = port_file(module, "")
         for of, source in (("source", mpy.BOARD_PORT / f"{name}.py"), ("lib", compiled / f"{name}.mpy")):
             target = folder / of / source.relative_to(mpy.BOARD_PORT if of == "source" else compiled)
             target.parent.mkdir(parents=True, exist_ok=True)

@@ -14,8 +14,6 @@ An access point, a router or a server that is away is no reason for a reset, unl
 
 import errno
 
-from headwater.errors import E_CLOSED, E_TIMEOUT, E_UNREACHABLE
-
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -31,6 +29,10 @@ else:
     from time import ticks_ms
 
 _TICKS_MASK = 0x3FFFFFFF
+# Of ``headwater.errors``, whose file a program of the components need not load.
+_E_TIMEOUT = -61
+_E_CLOSED = -62
+_E_UNREACHABLE = -63
 #: Not started, or stopped.
 OFF = 0
 #: The interface is down, and comes up after a pause.
@@ -158,14 +160,14 @@ class Interface:
         several.
         """
         self._missing()
-        if status == E_TIMEOUT or (status == E_UNREACHABLE and number not in _OTHER_ERRORS):
+        if status == _E_TIMEOUT or (status == _E_UNREACHABLE and number not in _OTHER_ERRORS):
             self._silent += 1
             if self._silent >= self._silence_limit and self.state == UP:
                 self._silent = 0
                 self._silence_limit = min(self._silence_limit * 2, self.silences * _GROWTH)
                 self._at = (self._at + 1) % self.choices
                 self._restart()
-        elif status != E_CLOSED:
+        elif status != _E_CLOSED:
             self._silent = 0
 
     def works(self) -> None:
