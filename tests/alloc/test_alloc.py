@@ -58,10 +58,11 @@ def test_hot_paths_allocate_nothing(
     paths, frames = declared(ALLOC / script, "paths"), set(declared(ALLOC / script, "frames"))
     assert paths, f"{script} does not say which paths it proves"
     if form == "components":
-        sdk: Path = request.getfixturevalue("components")
+        path: list[Path] = [request.getfixturevalue("components")]
     else:
-        sdk = mpy.compiled(mpy.SDK) if form == "mpy" else mpy.SDK
-    done = RUNTIMES[where](ALLOC / script, path=[sdk])
+        roots = [mpy.SDK, mpy.BOARD_PORT]
+        path = [mpy.compiled(root) for root in roots] if form == "mpy" else roots
+    done = RUNTIMES[where](ALLOC / script, path=path)
     assert done.returncode == 0, done.stdout
     clean, large = [], set()
     for line in done.stdout.splitlines():

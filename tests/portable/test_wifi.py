@@ -40,7 +40,7 @@ class Radio:
         self.drive(self.wifi)
 
     def drive(self, interface: "Interface") -> None:
-        self.interface: Interface = interface
+        self.interface = interface
         interface.ticks_ms = lambda: self.now
 
     def reset(self) -> None:
@@ -54,7 +54,8 @@ class Radio:
             self.now = (self.now + 100) & TICKS_MASK
             assert self.interface.poll() == (self.interface.state == UP)
         self.interface.poll()
-        return self.interface.state
+        state: int = self.interface.state
+        return state
 
     def begin(self) -> "Radio":
         self.interface.start()

@@ -24,14 +24,7 @@ UNITS: Mapping[str, tuple[str, ...]] = {
 #: the unit the numbers are folded into the code.
 NUMBERS = frozenset({"headwater.errors", "headwater.connection"})
 
-_NET = (
-    "headwater_board.tcp",
-    "headwater_board.tls",
-    "headwater_board.wifi",
-    "headwater_board.ethernet",
-    "headwater_board.resolver",
-    "headwater_board.ids",
-)
+_NET = ("headwater_board.tcp", "headwater_board.tls", "headwater_board.ids")
 _MQTT = (
     "headwater.mqtt.client",
     "headwater.mqtt.keeper",
@@ -69,6 +62,7 @@ COMPONENTS: Mapping[str, tuple[str, ...]] = {
         *_NET,
     ),
     "headwater-fmq": (*_FMQ, *_NET),
+    "headwater-wifi": ("headwater_board.wifi", "headwater_board.ethernet", "headwater_board.resolver"),
     "headwater-link": _LINK,
     "headwater-store": ("headwater.journal", "headwater_board.flash"),
     "headwater-life": (

@@ -131,26 +131,11 @@ class Interface:
 
         Never waits; bringing an interface up takes as long as its driver does.
         """
-        state = self.state
-        if self._offline and self.offline_ms and self._passed(self._offline_at) >= self.offline_ms:
-            self._reset()
-        elif state == UP:
-            if self.nic.isconnected():
-                self._save(not busy)
-                return True
-            self.lost += 1
-            self._missing()
-            self._again(SETTLE_MS)
-        elif state != OFF:
-            try:
-                self._continue(state)
-            except (OSError, RuntimeError) as e:
-                self.error = e
-                self._errors += 1
-                if self.faults and self._errors >= self.faults:
-                    self._reset()
-                else:
-                    self._restart()
+        if self.state == UP and not self._offline and self.nic.isconnected():
+            self._save(not busy)
+            return True
+        # Apart, because MicroPython heap-allocates a frame with an except clause.
+        self._advance(busy)
         return self.state == UP
 
     def failed(self, status: int, number: int = 0) -> None:
@@ -211,6 +196,27 @@ class Interface:
         if not self._offline:
             self._offline = True
             self._offline_at = self.ticks_ms()
+
+    def _advance(self, busy: bool) -> None:
+        if self._offline and self.offline_ms and self._passed(self._offline_at) >= self.offline_ms:
+            self._reset()
+        elif self.state == UP:
+            if self.nic.isconnected():
+                self._save(not busy)
+            else:
+                self.lost += 1
+                self._missing()
+                self._again(SETTLE_MS)
+        elif self.state != OFF:
+            try:
+                self._continue(self.state)
+            except (OSError, RuntimeError) as e:
+                self.error = e
+                self._errors += 1
+                if self.faults and self._errors >= self.faults:
+                    self._reset()
+                else:
+                    self._restart()
 
     def _continue(self, state: int) -> None:
         passed = self._passed(self._since)

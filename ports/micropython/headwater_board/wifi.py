@@ -142,7 +142,10 @@ class Wifi(Interface):
     def _save(self, idle: bool) -> None:
         if self.power_save and idle != self._idle:
             self._idle = idle
-            try:
-                self.nic.config(pm=self.nic.PM_POWERSAVE if idle else self.nic.PM_NONE)
-            except OSError as e:
-                self.error = e
+            self._set_power(self.nic.PM_POWERSAVE if idle else self.nic.PM_NONE)
+
+    def _set_power(self, mode: int) -> None:
+        try:
+            self.nic.config(pm=mode)
+        except OSError as e:
+            self.error = e
