@@ -94,9 +94,9 @@ class BaseKeeper:
     When the outbox is full, ``publish`` blocks for up to ``block_ms``, then refuses; by default it refuses at once.
     With a ``backlog`` it does neither, and the oldest of what waits there is dropped for the newest (``Backlog``).
 
-    ``network`` is polled first, and is told which attempts failed. While it is down, the state is PAUSE and the status
-    E_UNREACHABLE. The first attempt after ``start`` follows at once when it comes up, every other within ``first_ms``.
-    ``stop`` leaves it up.
+    ``network`` is started and polled with the keeper, and learns which attempts fail. Its loss ends a connection or an
+    attempt with E_UNREACHABLE, and the state is PAUSE until it is up again: the next attempt follows within
+    ``first_ms``, the first one after ``start`` at once. ``stop`` leaves it up.
 
     The keeper takes ``on_answer`` of the session and ``on_delivered`` of the client, and has handlers of its own
     instead; they may do what a client's may, and call ``stop``.
