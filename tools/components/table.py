@@ -72,6 +72,11 @@ COMPONENTS: Mapping[str, tuple[str, ...]] = {
         "headwater_board.logs",
         "headwater_board.sleep",
     ),
+    "headwater-update": (
+        "headwater_board.loader",
+        "headwater_board.ota",
+        "headwater_board.ota_firmware",
+    ),
     "headwater-ibmmq": ("headwater.ibmmq.segments", "headwater.ibmmq.chain", "headwater.ibmmq.text"),
     "headwater": (),
 }

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from headwater_host.cli import board_settings
+from headwater_host.cli import board_settings, board_update
 from headwater_host.cli.options import FILE, FLAG, SECONDS, content, directory, option, subcommand
 from headwater_host.exits import FAILED, OK, CommandError
 
@@ -325,5 +325,6 @@ COMMANDS = {
     "logs": Subcommand("print what a board prints, without stopping its program", _logs_options, _logs),
     "files": Subcommand("list, copy and remove files of a board", _files_options, _files),
     "reset": Subcommand("reset a board, which starts its program", _port_option, _reset),
+    "publish-update": Subcommand(board_update.HELP, board_update.add_arguments, board_update.run),
     "wipe-ours": Subcommand("remove what headwater installed on a board", _wipe_options, _wipe),
 }

@@ -1,0 +1,154 @@
+"""Start the current version of a program; roll an update back that does not become healthy.
+
+    # main.py, and all of it
+    from headwater_board import loader
+
+    loader.run("app")
+
+``run`` imports the module ``app`` from the current slot: ``/a`` or ``/b``, which ``headwater_board.ota`` fills in turn,
+or, before the first update, from the places where it was installed (``/``, ``/lib``). The loader itself is never
+updated: it stays the one that main.py has imported, and ``/headwater.slot`` keeps its format.
+
+A new version is on trial: it has some starts to call ``confirm``, which ``headwater_board.ota`` does once the program
+is connected. An exception, a hang (the watchdog resets the board) and a power cut each use up one start. Then the
+loader returns to the previous version. ``docs/updates.md`` describes the file and all guarantees.
+"""
+
+import json
+import os
+import sys
+
+import machine
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    State = dict[str, Any]
+
+#: The file with the current slot.
+STATE = "/headwater.slot"
+_NEXT = STATE + ".new"
+_WHY_BYTES = 120
+
+#: Whether ``run`` has started the program, so that an update can be installed.
+started = False
+
+
+def read() -> "State":
+    """Return what the file says; without one, that the installed version runs and that there was no update."""
+    # The successor, because on FAT a power cut can leave it alone.
+    for name in (STATE, _NEXT):
+        try:
+            with open(name) as file:
+                return json.load(file)  # type: ignore[no-any-return]
+        except (OSError, ValueError):
+            pass
+    return {"slot": "", "version": "0", "id": "", "serial": 0}
+
+
+def _write(state: "State") -> None:
+    """Replace the file: a power cut leaves the old content or the new."""
+    with open(_NEXT, "w") as file:
+        json.dump(state, file)
+    try:
+        os.rename(_NEXT, STATE)
+    except OSError:
+        # FAT does not rename to a name that exists.
+        os.remove(STATE)
+        os.rename(_NEXT, STATE)
+
+
+def switch(slot: str, version: str, update_id: str, serial: int, starts: int = 3, firmware: str = "") -> None:
+    """Make ``slot`` the current one from the next start on, for ``starts`` starts or until ``confirm``.
+
+    ``firmware`` is the label of the ESP32 partition that has to run then.
+    """
+    now = read()
+    back = {"slot": now["slot"], "version": now["version"], "id": now["id"]}
+    state = {
+        "slot": slot,
+        "version": version,
+        "id": update_id,
+        "serial": serial,
+        "left": starts,
+        "back": back,
+    }
+    if firmware:
+        state["firmware"] = firmware
+    _write(state)
+
+
+def confirm() -> None:
+    """Keep the version that is on trial."""
+    state = read()
+    if "left" in state:
+        if "firmware" in state:
+            from headwater_board.ota_firmware import keep
+
+            keep()
+        for key in ("left", "back", "why", "firmware"):
+            state.pop(key, None)
+        _write(state)
+
+
+def _fails(state: "State") -> str:
+    """Return why the version on trial is not started again; empty if it is."""
+    if "firmware" in state:
+        from headwater_board.ota_firmware import go_back, running
+
+        if running() != state["firmware"]:
+            return "the new firmware did not start"
+        if not state["left"]:
+            # This resets the board, and the next start gets here with the previous firmware.
+            go_back()
+    if state["left"]:
+        return ""
+    return state.get("why") or "not connected within its starts: it hung, was reset or found no server"
+
+
+def _begin() -> "State":
+    """Return the version to start, which the file then has with one start less, or the previous version."""
+    state = read()
+    if "left" in state:
+        why = _fails(state)
+        if why:
+            failed = {"id": state["id"], "version": state["version"], "why": why}
+            serial = state["serial"]
+            state = state["back"]
+            state["serial"] = serial
+            state["failed"] = failed
+        else:
+            state["left"] -= 1
+        _write(state)
+    return state
+
+
+def run(app: str = "app", watchdog_ms: int = 8000) -> None:
+    """Import ``app`` in its current version.
+
+    The program must feed the watchdog, which runs from here on (``machine.WDT``; 0: none, then a version that hangs
+    is not rolled back). RP2 allows at most 8388 ms. An exception of a version on trial resets the board; one of
+    another version is raised.
+    """
+    global started
+    started = True
+    state = _begin()
+    if state["slot"]:
+        place = "/" + state["slot"]
+        sys.path.insert(0, place + "/lib")
+        sys.path.insert(0, place)
+        # The slot may have this package as well. This module stays.
+        sys.modules.pop("headwater_board", None)
+    if watchdog_ms:
+        machine.WDT(timeout=watchdog_ms)
+    try:
+        __import__(app)
+    except Exception as error:
+        state = read()
+        if "left" not in state:
+            raise
+        sys.print_exception(error)
+        state["why"] = ("%s: %s" % (type(error).__name__, error))[:_WHY_BYTES]
+        _write(state)
+        machine.reset()

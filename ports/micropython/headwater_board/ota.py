@@ -1,0 +1,647 @@
+"""Receive updates of the program's files over MQTT or FMQ, and switch to them.
+
+    update = Receiver(keeper, b"boards/shed/update", key, "shed")
+    keeper.client.on_message = lambda message: update.take(message) or command(message)
+    keeper.subscribe(b"boards/shed/update", 1)
+    keeper.start()
+    while True:
+        keeper.wait(100)
+        update.poll()
+
+``headwater board publish-update`` sends an update image in pieces and follows the reports on the topic + ``/state``.
+The image is a signed manifest and the files (``docs/updates.md``). The receiver writes them to the slot that does not
+run, compares their hashes, switches the slot with ``headwater_board.loader``, and restarts the board. It finds its
+progress in the sizes of the files, so it continues after a reconnect, a reset and a power cut.
+
+Taking pieces allocates nothing; opening a file, checking a manifest and most reports do.
+"""
+
+import json
+import os
+from binascii import hexlify, unhexlify
+from hashlib import sha256
+
+from headwater.reconnect import ONLINE
+from headwater.wire import TICKS_MASK, const
+from headwater_board import loader
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
+    from headwater.types import Bytes
+    from headwater.wire import Message
+
+#: No update is under way.
+IDLE = const(0)
+#: Files are being received.
+RECEIVING = const(1)
+#: All of them are there, and their hashes are being compared.
+CHECKING = const(2)
+#: The next start runs the new version.
+READY = const(3)
+
+# A piece: id (8 bytes), flags (1), offset (3), data.
+_ID = const(8)
+_PIECE = const(12)
+_ASKS = const(1)
+# An image: magic (4 bytes), length of the manifest (2), HMAC (32), manifest, files.
+_MAGIC = b"HWU1"
+_SIGNATURE = const(6)
+_HEAD = const(38)
+_LARGEST = const(1 << 24)
+# What a message has beside topic and payload: header, properties, FMQ's id.
+_AROUND = const(48)
+_MANIFEST = "update.hwu"
+_FIRMWARE = "firmware"
+_NAME = const(96)
+_SYNC = const(16384)
+_BLOCK = const(1024)
+_BLOCKS = const(16)
+# Flash blocks to leave free: the loader's file, an outbox, and what littlefs itself needs.
+_SPARE = const(8)
+_ATTEMPTS = const(3)
+_LAST_REPORT_MS = const(5000)
+_NUMBER = const(8)
+
+
+class RefusedError(Exception):
+    """An image that this board does not install; the text says why."""
+
+
+class Receiver:
+    """Takes updates for the board ``target``, signed with ``key``, from ``topic``.
+
+    ``keeper`` publishes the reports. ``restart`` is called when the new version is to be started; None leaves that to
+    the program, once ``state`` is READY. With ``confirm`` the version that runs counts as healthy as soon as it is
+    connected; without it the program calls ``loader.confirm()``. ``starts`` is how many starts a new version gets.
+    """
+
+    def __init__(
+        self,
+        keeper: "Any",
+        topic: bytes,
+        key: bytes,
+        target: str,
+        restart: "Callable[[], object] | None" = None,
+        confirm: bool = True,
+        starts: int = 3,
+        manifest_size: int = 4096,
+    ):
+        self.topic = topic
+        self.target = target
+        self.restart = restart
+        self.confirm = confirm
+        self.starts = starts
+        self.manifest_size = manifest_size
+        #: IDLE, RECEIVING, CHECKING or READY.
+        self.state = IDLE
+        #: Bytes of the image that are there, and its size.
+        self.at = self.size = 0
+        #: Messages on the topic that are no pieces.
+        self.malformed = 0
+        self._keeper = keeper
+        # Bound once, because binding allocates.
+        self._publish: Callable[..., int] = keeper.publish
+        self._key = key
+        self._topic_state = topic + b"/state"
+        self._now = loader.read()
+        self._slot = "/b" if self._now["slot"] == "a" else "/a"
+        self._connections = keeper.connections
+        # Bytes of a piece that the receive buffer holds.
+        self._most: int = keeper.client.session.rx.capacity - len(topic) - _PIECE - _AROUND
+        # A manifest that is being collected, with what is before it in the image; how much of it is there.
+        self._head: bytearray | None = None
+        self._head_at = 0
+        # The image that was accepted: its id, names, sizes and hashes of its files; the file that is open.
+        self._id = bytearray(_ID)
+        self._manifest: dict[str, Any] = {}
+        self._files: list[tuple[str, int, str]] = []
+        self._index = self._file_at = self._unsynced = 0
+        self._file: Any = None
+        self._hash: Any = None
+        self._block = bytearray(0)
+        self._bad = 0
+        # What to report: the progress, the running version, or the text about an image that was refused or has failed.
+        self._progress = bytearray(0)
+        self._says_progress = self._says_version = False
+        self._text = b""
+        self._gap = -1
+        self._ready_at = 0
+        self._resume()
+
+    # -- receiving -----------------------------------------------------------------------------------------------------
+
+    def take(self, message: "Message") -> bool:
+        """Take a message if it is on the topic: whether it was. For ``on_message``; raises nothing."""
+        if not message.topic_is(self.topic):
+            return False
+        buf = message.buf
+        at = message.payload_at
+        n = message.end - at - _PIECE
+        if n < 0:
+            self.malformed += 1
+            return True
+        offset = buf[at + 9] << 16 | buf[at + 10] << 8 | buf[at + 11]
+        if self.state and _same(buf, at, self._id, 0):
+            if self.state == RECEIVING:
+                self._store(buf, at + _PIECE, n, offset)
+            self._says_progress = self._says_progress or buf[at + _ID] & _ASKS != 0
+        elif self._head is not None and _same(buf, at, self._head, _SIGNATURE):
+            self._collect(buf, at + _PIECE, n, offset)
+            self._says_progress = self._says_progress or buf[at + _ID] & _ASKS != 0
+        elif offset == 0 and n >= _HEAD:
+            self._offer(buf, at, n)
+        elif buf[at + _ID] & _ASKS:
+            self._says_version = True
+        return True
+
+    def _offer(self, buf: "Bytes", at: int, n: int) -> None:
+        """Begin to collect a manifest. What is under way goes on until that is complete and signed."""
+        where = at + _PIECE
+        if hexlify(bytes(buf[at : at + _ID])).decode() in (
+            self._now["id"],
+            self._now.get("failed", {}).get("id"),
+        ):
+            # It was installed already, or has failed: nothing to do but to say so.
+            self._says_version = True
+            return
+        size = buf[where + 4] << 8 | buf[where + 5]
+        if bytes(buf[where : where + 4]) != _MAGIC or not _same(buf, at, buf, where + _SIGNATURE):
+            self._refuse(bytes(buf[at : at + _ID]), "this is no update image of a known format")
+        elif size > self.manifest_size:
+            self._refuse(
+                bytes(buf[at : at + _ID]),
+                "the manifest has %d bytes; at most %d" % (size, self.manifest_size),
+            )
+        else:
+            self._head = bytearray(_HEAD + size)
+            self._head[:_HEAD] = buf[where : where + _HEAD]
+            self._head_at = 0
+            self._collect(buf, where, n, 0)
+            self._says_progress = True
+
+    def _collect(self, buf: "Bytes", at: int, n: int, offset: int) -> None:
+        head: Any = self._head
+        if offset <= self._head_at < len(head):
+            # What is behind the manifest is dropped, and asked for once the manifest was accepted.
+            for i in range(self._head_at - offset, min(n, len(head) - offset)):
+                head[offset + i] = buf[at + i]
+                self._head_at += 1
+        elif offset > self._head_at:
+            self._says_progress = True
+
+    def _store(self, buf: "Bytes", at: int, n: int, offset: int) -> None:
+        """Write what is new in a piece to the files."""
+        skip = self.at - offset
+        if skip < 0:
+            # A gap: one report for each.
+            self._says_progress = self._says_progress or self._gap != self.at
+            self._gap = self.at
+            return
+        try:
+            while skip < n and self.state == RECEIVING:
+                k = min(n - skip, self._files[self._index][1] - self._file_at)
+                if self._file.write(buf, at + skip, k) != k:
+                    raise OSError(28)
+                skip += k
+                self.at += k
+                self._file_at += k
+                self._unsynced += k
+                self._settle()
+        except OSError as error:
+            self._fail("flash: %s" % error)
+
+    def _settle(self) -> None:
+        """Sync at times; close a file that is complete, and open the next one."""
+        if self._unsynced >= _SYNC:
+            self._unsynced = 0
+            self._file.flush()
+        while self._file_at == self._files[self._index][1]:
+            self._file.close()
+            self._file = None
+            self._index += 1
+            if self._index == len(self._files):
+                self.state = CHECKING
+                self._index = 0
+                self._says_progress = True
+                return
+            self._open()
+
+    # -- what a program calls in its loop ------------------------------------------------------------------------------
+
+    def poll(self) -> int:
+        """Check and report what is due, and restart the board into a new version: ``state``. Call it after
+        ``keeper.poll``.
+        """
+        if self._head is not None and self._head_at == len(self._head):
+            self._decide(self._head)
+        if self.state == CHECKING:
+            self._check()
+        keeper = self._keeper
+        if keeper.state == ONLINE:
+            if keeper.connections != self._connections:
+                self._connections = keeper.connections
+                self._online()
+            self._report()
+        if self.state == READY and self.restart is not None:
+            waited = keeper.client.dialer.ticks_ms() - self._ready_at & TICKS_MASK
+            if waited >= _LAST_REPORT_MS or not (self._text or keeper.waiting()):
+                # The report has arrived, or never will.
+                self.restart()
+        return self.state
+
+    def _online(self) -> None:
+        if self.confirm and "left" in self._now:
+            loader.confirm()
+            self._now = loader.read()
+        self._says_version = True
+        self._says_progress = self.state == RECEIVING
+
+    def _report(self) -> None:
+        """Publish what is to be reported, as far as there is room."""
+        publish = self._publish
+        if self._text and publish(self._topic_state, self._text, 1) >= 0:
+            self._text = b""
+        if self._says_version and publish(self._topic_state, self._version(), 1) >= 0:
+            self._says_version = False
+        if self._says_progress:
+            if self._head is not None:
+                publish(
+                    self._topic_state,
+                    self._form(self._head[_SIGNATURE : _SIGNATURE + _ID], 0, self._head_at),
+                    0,
+                )
+            elif self.state:
+                number = self.at
+                for i in range(len(self._progress) - 2, len(self._progress) - 2 - _NUMBER, -1):
+                    self._progress[i] = 48 + number % 10 if number or i == len(self._progress) - 2 else 32
+                    number //= 10
+                publish(self._topic_state, self._progress, 0)
+            self._says_progress = False
+
+    def _form(self, image_id: "Bytes", size: int, at: int) -> bytearray:
+        """Return a report of progress, whose number is at its end and has a fixed width."""
+        text = '{"state": "receiving", "id": "%s", "size": %d, "piece": %d, "next": %8d}'
+        return bytearray((text % (hexlify(bytes(image_id)).decode(), size, self._most, at)).encode())
+
+    def _version(self) -> bytes:
+        """Return the report of the version that runs, and of the last one that did not stay."""
+        now = self._now
+        report = {"state": "running", "id": now["id"], "version": now["version"], "trial": "left" in now}
+        if "failed" in now:
+            report["failed"] = now["failed"]
+        return json.dumps(report).encode()
+
+    def _refuse(self, image_id: bytes, why: str, state: str = "refused") -> None:
+        self._text = json.dumps({"state": state, "id": hexlify(image_id).decode(), "why": why}).encode()
+
+    def _fail(self, why: str) -> None:
+        """Give the image up."""
+        self._close()
+        self.state = IDLE
+        self._manifest = {}
+        self._refuse(bytes(self._id), why, "failed")
+        try:
+            os.remove(self._slot + "/" + _MANIFEST)
+        except OSError:
+            pass
+
+    def _close(self) -> None:
+        file = self._file
+        if file is not None:
+            self._file = None
+            try:
+                file.close()
+            except OSError:
+                pass
+
+    # -- the manifest --------------------------------------------------------------------------------------------------
+
+    def _decide(self, head: bytearray) -> None:
+        """Accept an image by its manifest, or refuse it."""
+        self._head = None
+        try:
+            manifest = self._verified(head)
+            self._allow(manifest)
+            self._accept(head, manifest)
+        except RefusedError as error:
+            self._refuse(bytes(head[_SIGNATURE : _SIGNATURE + _ID]), error.args[0])
+        except OSError as error:
+            self._id[:] = head[_SIGNATURE : _SIGNATURE + _ID]
+            self._fail("flash: %s" % error)
+
+    def _verified(self, head: bytearray) -> "dict[str, Any]":
+        """Return the manifest of an image that was made for this board by a holder of its key, and is well-formed."""
+        signed = bytes(head[:_SIGNATURE]) + bytes(head[_HEAD:])
+        if not same_digest(hmac_sha256(self._key, signed), head, _SIGNATURE):
+            raise RefusedError("the signature does not match this board's key")
+        try:
+            manifest = json.loads(bytes(head[_HEAD:]))
+            _check_manifest(manifest)
+        except (ValueError, TypeError, KeyError, IndexError, AttributeError, RuntimeError):
+            raise RefusedError("the manifest is not of a known format")
+        if manifest["target"] != self.target:
+            raise RefusedError("it is for the board %s; this is %s" % (manifest["target"], self.target))
+        return manifest  # type: ignore[no-any-return]
+
+    def _allow(self, manifest: "dict[str, Any]") -> None:
+        """Raise RefusedError for an image that must not be installed now."""
+        now = self._now
+        if not loader.started:
+            raise RefusedError("main.py does not start the program with headwater_board.loader")
+        if "left" in now:
+            raise RefusedError("version %s is on trial; try again once it is healthy" % now["version"])
+        newest = self._manifest["serial"] if self.state else now["serial"]
+        if manifest["serial"] <= max(newest, now["serial"]) or self.state == READY:
+            raise RefusedError("replayed: it is not newer than the last update that was accepted")
+        if _number(manifest["version"]) < _number(now["version"]) and not manifest.get("downgrade"):
+            raise RefusedError(
+                "version %s runs; %s is a downgrade, and not signed as one"
+                % (now["version"], manifest["version"])
+            )
+        if "firmware" in manifest:
+            from headwater_board.ota_firmware import room
+
+            if manifest["firmware"][0] > room():
+                raise RefusedError(
+                    "this board's firmware has no OTA partition for %d bytes" % manifest["firmware"][0]
+                )
+        status = os.statvfs("/")
+        block = status[0]
+        needed = _blocks(manifest["files"], block)
+        there = status[3] + (_used(self._slot, block) if _is_there(self._slot) else 0)
+        if needed > there:
+            raise RefusedError(
+                "the files need %d bytes of flash; %d are free" % (needed * block, there * block)
+            )
+
+    def _accept(self, head: bytearray, manifest: "dict[str, Any]") -> None:
+        """Store the manifest in the slot, which is emptied if it has other files."""
+        self._close()
+        self._hash = None
+        path = self._slot + "/" + _MANIFEST
+        old = self._manifest
+        if not old or old["files"] != manifest["files"] or old.get("firmware") != manifest.get("firmware"):
+            self.state = IDLE
+            # The manifest goes first: without it the slot has no progress that could be continued.
+            if _is_there(path):
+                os.remove(path)
+            if _is_there(self._slot):
+                _remove_all(self._slot)
+            os.mkdir(self._slot)
+        with open(path + ".new", "wb") as file:
+            file.write(head)
+        os.rename(path + ".new", path)
+        self._begin(head, manifest)
+
+    def _resume(self) -> None:
+        """Continue with the image whose manifest is in the slot."""
+        try:
+            with open(self._slot + "/" + _MANIFEST, "rb") as file:
+                head = bytearray(file.read())
+            manifest = self._verified(head)
+            if manifest["serial"] > self._now["serial"] and "left" not in self._now:
+                self._begin(head, manifest)
+        except (OSError, RefusedError, IndexError):
+            # There is none, or it is not ours to continue.
+            pass
+
+    def _begin(self, head: bytearray, manifest: "dict[str, Any]") -> None:
+        """Find what of the image is there, and receive the rest."""
+        self._manifest = manifest
+        self._id[:] = head[_SIGNATURE : _SIGNATURE + _ID]
+        self._files = [(self._slot + "/" + name, size, digest) for name, size, digest in manifest["files"]]
+        if "firmware" in manifest:
+            size, digest = manifest["firmware"]
+            self._files.append((_FIRMWARE, size, digest))
+        self.at = len(head)
+        self.size = self.at + sum([size for _, size, _ in self._files])
+        self._progress = self._form(self._id, self.size, self.at)
+        self._bad = 0
+        self._continue()
+
+    def _continue(self) -> None:
+        """Open the first file that is not complete."""
+        self.state = RECEIVING
+        self._index = self._unsynced = 0
+        self._gap = -1
+        self._says_progress = True
+        self._open()
+        self._settle()
+
+    def _open(self) -> None:
+        """Open the file at ``_index`` behind what it has."""
+        name, size, _ = self._files[self._index]
+        if name == _FIRMWARE:
+            from headwater_board.ota_firmware import Image
+
+            self._file = Image(self._slot + "/firmware.at")
+            self._file_at = self._file.at
+        else:
+            _make_folders(name)
+            self._file = open(name, "ab")
+            # littlefs goes to the end only when it writes.
+            self._file_at = self._file.seek(0, 2)
+        if self._file_at > size:
+            self._file.close()
+            raise OSError(5)
+        self.at += self._file_at
+
+    # -- the hashes ----------------------------------------------------------------------------------------------------
+
+    def _check(self) -> None:
+        """Hash some blocks of what was written; at the end of a file compare, at the end of all switch the slot."""
+        name, size, digest = self._files[self._index]
+        try:
+            if self._hash is None:
+                self._hash = sha256()
+                self._block = bytearray(_BLOCK)
+                self._file = self._written(name, size)
+            n = _BLOCK
+            for _ in range(_BLOCKS):
+                n = self._file.readinto(self._block)
+                if n < _BLOCK:
+                    break
+                self._hash.update(self._block)
+            if n == _BLOCK:
+                return
+            self._hash.update(self._block[:n])
+            good = hexlify(self._hash.digest()).decode() == digest
+            self._hash = None
+            self._close()
+            self._next_check(good)
+        except OSError as error:
+            self._hash = None
+            self._fail("flash: %s" % error)
+
+    def _written(self, name: str, size: int) -> "Any":
+        if name != _FIRMWARE:
+            return open(name, "rb")
+        from headwater_board.ota_firmware import Written
+
+        return Written(size)
+
+    def _next_check(self, good: bool) -> None:
+        name = self._files[self._index][0]
+        if not good:
+            self._bad += 1
+            if self._bad == _ATTEMPTS:
+                self._fail("%s arrived damaged %d times" % (name, _ATTEMPTS))
+                return
+            # This one and all behind it are received again, because what is there is one number.
+            for name, _, _ in self._files[self._index :]:
+                os.remove(self._slot + "/firmware.at" if name == _FIRMWARE else name)
+            self.at = self.size - sum([size for _, size, _ in self._files])
+            self._continue()
+            return
+        self._index += 1
+        if self._index == len(self._files):
+            self._switch()
+
+    def _switch(self) -> None:
+        manifest = self._manifest
+        label = ""
+        image_id = hexlify(bytes(self._id)).decode()
+        if "firmware" in manifest:
+            from headwater_board.ota_firmware import next_partition
+
+            partition = next_partition()
+            label = partition.info()[4]
+            loader.switch(
+                self._slot[1:], manifest["version"], image_id, manifest["serial"], self.starts, label
+            )
+            partition.set_boot()
+        else:
+            loader.switch(self._slot[1:], manifest["version"], image_id, manifest["serial"], self.starts)
+        self.state = READY
+        self._ready_at = self._keeper.client.dialer.ticks_ms()
+        self._text = json.dumps({"state": "ready", "id": image_id, "version": manifest["version"]}).encode()
+
+
+# -- the parts that have no state --------------------------------------------------------------------------------------
+
+
+def read_key(path: str) -> bytes:
+    """Return the key in a file: hexadecimal digits, or the bytes themselves. Raises OSError."""
+    with open(path, "rb") as file:
+        data: bytes = file.read()
+    try:
+        return unhexlify(data.strip())
+    except ValueError:
+        return data
+
+
+def hmac_sha256(key: bytes, data: bytes) -> bytes:
+    """Return the HMAC of ``data`` (RFC 2104)."""
+    if len(key) > 64:
+        key = sha256(key).digest()
+    key = key + bytes(64 - len(key))
+    inner = sha256(bytes([c ^ 0x36 for c in key]))
+    inner.update(data)
+    outer = sha256(bytes([c ^ 0x5C for c in key]))
+    outer.update(inner.digest())
+    return outer.digest()  # type: ignore[no-any-return]
+
+
+def same_digest(digest: bytes, buf: "Bytes", at: int) -> bool:
+    """Compare in a time that does not depend on where they differ."""
+    different = 0
+    for i in range(len(digest)):
+        different |= digest[i] ^ buf[at + i]
+    return different == 0
+
+
+def _same(a: "Bytes", at: int, b: "Bytes", where: int) -> bool:
+    """Whether two ids are the same. Allocates nothing."""
+    for i in range(_ID):
+        if a[at + i] != b[where + i]:
+            return False
+    return True
+
+
+def _number(version: str) -> "list[int]":
+    """Return a version such as 1.10.2 for comparing. Raises ValueError."""
+    return [int(part) for part in version.split(".")]
+
+
+def _check_manifest(manifest: "dict[str, Any]") -> None:
+    """Raise ValueError or TypeError for a manifest that was not made by the rules."""
+    files = manifest["files"]
+    entries = list(files)
+    if "firmware" in manifest:
+        entries.append([_FIRMWARE] + manifest["firmware"])
+    total = 0
+    for _, size, digest in entries:
+        if not isinstance(size, int) or not 0 <= size < _LARGEST or len(digest) != 64:
+            raise ValueError
+        total += size
+    names = [name for name, _, _ in files]
+    if not entries or total + 65536 > _LARGEST or len(set(names)) != len(names):
+        raise ValueError
+    for name in names:
+        parts = name.split("/")
+        if not 0 < len(name) <= _NAME or "" in parts or "." in parts or ".." in parts:
+            raise ValueError
+        if (
+            name == _MANIFEST
+            or name == _MANIFEST + ".new"
+            or name == "firmware.at"
+            or min(name) < " "
+            or "\\" in name
+        ):
+            raise ValueError
+        for i in range(1, len(parts)):
+            # A file cannot be a folder as well.
+            if "/".join(parts[:i]) in names:
+                raise ValueError
+    _number(manifest["version"])
+    serial = manifest["serial"]
+    if manifest["format"] != 1 or not isinstance(serial, int) or not isinstance(manifest["target"], str):
+        raise ValueError
+
+
+def _blocks(files: "list[Any]", block: int) -> int:
+    """Return the flash blocks that files take: littlefs stores pointers in them, and two blocks for a folder."""
+    folders = set()
+    blocks = 4
+    for name, size, _ in files:
+        blocks += (size + size // 256 + block) // block
+        folders.add("/".join(name.split("/")[:-1]))
+    return blocks + 2 * len(folders) + _SPARE
+
+
+def _used(folder: str, block: int) -> int:
+    """Return the blocks that removing a folder gives back at least."""
+    blocks = 0
+    for entry in os.ilistdir(folder):
+        path = folder + "/" + entry[0]
+        blocks += _used(path, block) + 2 if entry[1] & 0x4000 else os.stat(path)[6] // block
+    return blocks
+
+
+def _is_there(path: str) -> bool:
+    try:
+        os.stat(path)
+    except OSError:
+        return False
+    return True
+
+
+def _remove_all(folder: str) -> None:
+    for entry in os.ilistdir(folder):
+        path = folder + "/" + entry[0]
+        if entry[1] & 0x4000:
+            _remove_all(path)
+        else:
+            os.remove(path)
+    os.rmdir(folder)
+
+
+def _make_folders(path: str) -> None:
+    parts = path.split("/")
+    for i in range(2, len(parts)):
+        folder = "/".join(parts[:i])
+        if not _is_there(folder):
+            os.mkdir(folder)
