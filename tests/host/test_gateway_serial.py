@@ -53,6 +53,8 @@ def test_what_a_board_publishes_is_recorded_at_every_qos(tmp_path: Path, line: P
         command.wait_for("disconnected")
         assert end(command, board) == 0
         assert f"serial:{line.path}: board-1 connected" in command.errors
+        # The gateway opens no channel that this board does not have.
+        assert board.dialer.link.foreign == 0
     messages = list(recorded(tmp_path / "log"))
     assert {(m.peer, m.dup) for m in messages} == {(f"serial:{line.path}", False)}
     assert len({m.connection for m in messages}) == 1

@@ -71,6 +71,7 @@ COMPONENTS: Mapping[str, tuple[str, ...]] = {
         "headwater_board.clock",
         "headwater_board.logs",
         "headwater_board.sleep",
+        "headwater_board.service",
     ),
     "headwater-update": (
         "headwater_board.loader",

@@ -38,13 +38,16 @@ _SPACE = const(32)
 
 
 class LogRing:
-    """Up to ``size`` bytes of records at ``level`` or above. Lines are cut after ``line`` bytes of text."""
+    """Up to ``size`` bytes (64 or more) of records at ``level`` or above.
+
+    Lines are cut after ``line`` bytes of text, or less, so that there is room for four of them.
+    """
 
     def __init__(self, size: int = 1024, level: int = INFO, line: int = 160):
-        if size < 4 * (line + _FRAME):
-            raise ValueError("a log needs room for four lines")
         self.level = level
-        self.line = line
+        self.line = min(line, size // 4 - _FRAME)
+        if self.line <= 0:
+            raise ValueError("a log needs 64 bytes")
         #: Records that were dropped for want of room.
         self.dropped = 0
         self.ticks_ms = ticks_ms

@@ -101,7 +101,7 @@ def _stop(keeper: "Any") -> None:
         keeper.network.stop()
 
 
-def load_addresses(path: str = "/headwater.addresses") -> "dict[str, list[str]]":
+def load_addresses(path: str = "/headwater-addresses.json") -> "dict[str, list[str]]":
     """Return the addresses that ``save_addresses`` has stored, for ``Resolver(addresses=...)``."""
     try:
         with open(path) as file:
@@ -111,7 +111,7 @@ def load_addresses(path: str = "/headwater.addresses") -> "dict[str, list[str]]"
         return {}
 
 
-def save_addresses(resolver: "Resolver", path: str = "/headwater.addresses") -> None:
+def save_addresses(resolver: "Resolver", path: str = "/headwater-addresses.json") -> None:
     """Store the addresses that ``resolver`` knows, unless they are stored."""
     if resolver.addresses != load_addresses(path):
         with open(path, "w") as file:

@@ -606,6 +606,9 @@ class Channel:
                 self._ack = _NOW
             else:
                 self._ask = True
+        elif state == IDLE:
+            # For an end that opens a channel only when its peer has.
+            self.peer = session
 
     def _clash(self) -> None:
         """Handle a HELLO with our session number: an echo, or the other end chose the same number."""

@@ -13,6 +13,7 @@ from headwater.link.pump import Pump
 from headwater_host.gateway.config import SerialConfig
 from headwater_host.gateway.recording import Recorder
 from headwater_host.gateway.serial_port import SerialPort, new_session, ticks_ms
+from headwater_host.gateway.service_channel import ServiceChannel
 from headwater_host.gateway.source import Source
 
 # Seconds between attempts to open a missing port.
@@ -39,6 +40,7 @@ class SerialLine(Source, abc.ABC):
         self._writing = False
         self._link = Link(new_session())
         self.channel = self._link.channels[0]
+        self._service = ServiceChannel(self.channel, self.peer)
         self._pump: Pump | None = None
 
     @abc.abstractmethod
@@ -77,8 +79,9 @@ class SerialLine(Source, abc.ABC):
         """Serve the port until it fails. Raises OSError."""
         self._port = port
         self._broken = self.loop.create_future()
-        self._link = Link(new_session(), window=_WINDOW)
+        self._link = Link(new_session(), channels=2, window=_WINDOW)
         self.channel = self._link.channels[0]
+        self._service = ServiceChannel(self._link.channels[1], self.peer)
         self._pump = Pump(port, self._link, ticks_ms, CHUNK)
         self.channel.open()
         self.loop.add_reader(port.fileno(), self.work)
@@ -106,6 +109,7 @@ class SerialLine(Source, abc.ABC):
         try:
             pump.pump()
             self.move()
+            self._service.move()
             pump.pump()
             if pump.error is not None:
                 raise pump.error
