@@ -87,7 +87,7 @@ class Interface:
         self.reset = reset
         self.ticks_ms = ticks_ms
         self.state = OFF
-        #: What the driver's ``status`` returned last during an attempt.
+        #: What the driver's ``status`` returned last: in an attempt, or as the link came or went.
         self.status = 0
         #: The last error that the driver raised.
         self.error: Exception | None = None
@@ -205,6 +205,7 @@ class Interface:
                 self._save(not busy)
             else:
                 self.lost += 1
+                self.status = self.nic.status()
                 self._missing()
                 self._again(SETTLE_MS)
         elif self.state != OFF:
@@ -223,6 +224,7 @@ class Interface:
         if state == CONNECTING:
             if self.nic.isconnected():
                 self.connects += 1
+                self.status = self.nic.status()
                 self._linked()
                 self._enter(UP, 0)
             elif self._is_over(passed) or passed >= self.connect_ms:
