@@ -65,17 +65,11 @@ class LogRing:
             return
         if isinstance(text, str):
             text = text.encode()
-        n = min(len(text), self.line)
-        if self._end + n + _FRAME > len(self._buf):
+        if self._end + min(len(text), self.line) + _FRAME > len(self._buf):
             self._drop()
-        buf = self._buf
-        at = self._end
-        buf[at] = _LETTERS[min(level // 10, 4)]
-        at = self._put_number(at + 2, self.ticks_ms() & TICKS_MASK)
-        for i in range(n):
-            buf[at + i] = text[i] if text[i] != _NEWLINE else _SPACE
-        buf[at + n] = _NEWLINE
-        self._end = at + n + 1
+        self._buf[self._end] = _LETTERS[min(level // 10, 4)]
+        self._end = self._put_number(self._end + 2, self.ticks_ms() & TICKS_MASK)
+        self._put_text(text)
 
     def stream(self, level: int = INFO) -> "LogStream":
         """Return a stream that writes a record for each line: ``print(..., file=log.stream())``."""
@@ -122,6 +116,15 @@ class LogRing:
             at -= 1
         buf[end + 1] = _SPACE
         return end + 2
+
+    def _put_text(self, text: "Bytes") -> None:
+        buf = self._buf
+        at = self._end
+        for i in range(min(len(text), self.line)):
+            buf[at] = text[i] if text[i] != _NEWLINE else _SPACE
+            at += 1
+        buf[at] = _NEWLINE
+        self._end = at + 1
 
     def _lines(self, limit: int) -> int:
         """Return the length of the whole lines in the first ``limit`` bytes; of the first line if it is longer."""

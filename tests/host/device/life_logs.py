@@ -2,8 +2,6 @@
 
 import sys
 
-import micropython
-
 from headwater.errors import E_WINDOW
 from headwater_board.logs import DEBUG, ERROR, INFO, WARNING, LogRing
 
@@ -122,25 +120,3 @@ def test_printing():
     except ValueError as error:
         sys.print_exception(error, stream)
     assert sent(log).endswith(b"W 1234567 ValueError: x\n")
-
-
-def test_writing_and_draining_allocate_nothing():
-    log = ring()
-    write, drain = log.write, log.drain
-
-    class Null:
-        def write(self, buf, off, n):
-            return n
-
-    null = Null()
-    text = b"the sensor does not answer"
-    micropython.heap_lock()
-    try:
-        for _ in range(30):
-            write(20, text)
-        drain(null)
-        drain(null)
-    finally:
-        micropython.heap_unlock()
-    assert log.dropped
-    assert not log.waiting()
