@@ -12,8 +12,6 @@ import select
 import socket
 import time
 
-from headwater.wire import TICKS_MASK, const
-
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -27,15 +25,17 @@ if TYPE_CHECKING:
 else:
     from time import ticks_ms
 
+_TICKS_MASK = 0x3FFFFFFF
+
 # Seconds from 1970 to the zero of ``time.time()``: ESP32 counts from 2000.
 _EPOCH = 946684800 if time.gmtime(0)[0] == 2000 else 0
 # Seconds from 1900, the zero of NTP's first era, to 1970; and an era.
 _NTP_1970 = 2208988800
 _ERA = 1 << 32
-_SIZE = const(48)
+_SIZE = 48
 # RFC 4330, 10: at least 15 s between two queries to a server.
-_RETRY_MS = const(16000)
-_DOUBLINGS = const(6)
+_RETRY_MS = 16000
+_DOUBLINGS = 6
 
 
 def is_set() -> bool:
@@ -110,7 +110,7 @@ class Sntp:
             self._socket = None
 
     def _passed(self) -> int:
-        return (self.ticks_ms() - self._at) & TICKS_MASK
+        return (self.ticks_ms() - self._at) & _TICKS_MASK
 
     def _ask(self) -> None:
         name = self.servers[self._tries % len(self.servers)]

@@ -11,8 +11,6 @@ oldest records are dropped and counted.
 
 import io
 
-from headwater.wire import TICKS_MASK, const
-
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -25,16 +23,18 @@ if TYPE_CHECKING:
 else:
     from time import ticks_ms
 
+_TICKS_MASK = 0x3FFFFFFF
+
 # Levels, with the numbers of Python's logging.
-DEBUG = const(10)
-INFO = const(20)
-WARNING = const(30)
-ERROR = const(40)
+DEBUG = 10
+INFO = 20
+WARNING = 30
+ERROR = 40
 _LETTERS = b"?DIWE"
 # The letter, up to ten digits, two spaces, and the end of the line.
-_FRAME = const(14)
-_NEWLINE = const(10)
-_SPACE = const(32)
+_FRAME = 14
+_NEWLINE = 10
+_SPACE = 32
 
 
 class LogRing:
@@ -68,7 +68,7 @@ class LogRing:
         if self._end + min(len(text), self.line) + _FRAME > len(self._buf):
             self._drop()
         self._buf[self._end] = _LETTERS[min(level // 10, 4)]
-        self._end = self._put_number(self._end + 2, self.ticks_ms() & TICKS_MASK)
+        self._end = self._put_number(self._end + 2, self.ticks_ms() & _TICKS_MASK)
         self._put_text(text)
 
     def stream(self, level: int = INFO) -> "LogStream":

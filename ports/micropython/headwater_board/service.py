@@ -8,7 +8,6 @@ while keeper.wait(100) == 0:
 
 from headwater.link.link import ENDED, IDLE, UP
 from headwater.link.pump import Stream
-from headwater.wire import const
 from headwater_board.clock import set_clock
 
 TYPE_CHECKING = False
@@ -16,7 +15,7 @@ if TYPE_CHECKING:
     from headwater_board.logs import LogRing
     from headwater_board.serial import Serial
 
-_SIZE = const(64)
+_SIZE = 64
 
 
 class Service:

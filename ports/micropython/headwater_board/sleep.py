@@ -13,8 +13,6 @@ With a server address that is known, delivering takes three round trips: TCP, CO
 
 import json
 
-from headwater.wire import TICKS_MASK, const
-
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
@@ -32,10 +30,12 @@ if TYPE_CHECKING:
 else:
     from time import sleep_ms, ticks_ms
 
+_TICKS_MASK = 0x3FFFFFFF
+
 #: The longest sleep in milliseconds of a port without DEEPSLEEP_RESET, such as RP2: 71 minutes.
 EMULATED_LIMIT_MS = 4294967
 # How long the interface may take to send DISCONNECT before it goes down.
-_GOODBYE_MS = const(50)
+_GOODBYE_MS = 50
 _woke = ticks_ms()
 
 
@@ -70,7 +70,7 @@ def cycle(
         save_addresses(resolver)
     if boots is not None and emulated:
         boots.note("deep sleep")
-    print("awake", (ticks_ms() - _woke) & TICKS_MASK, "ms,", waiting, "unacknowledged")
+    print("awake", (ticks_ms() - _woke) & _TICKS_MASK, "ms,", waiting, "unacknowledged")
     machine.deepsleep(sleep_ms)
 
 
@@ -83,10 +83,10 @@ def nap(keeper: "Any", ms: int) -> None:
 
     begin = ticks_ms()
     _stop(keeper)
-    left = ms - ((ticks_ms() - begin) & TICKS_MASK)
+    left = ms - ((ticks_ms() - begin) & _TICKS_MASK)
     while left > 0:
         machine.lightsleep(left)
-        left = ms - ((ticks_ms() - begin) & TICKS_MASK)
+        left = ms - ((ticks_ms() - begin) & _TICKS_MASK)
     keeper.start()
 
 
