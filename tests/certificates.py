@@ -52,11 +52,15 @@ def make(
     issuer: Certificate | None = None,
     authority: bool = False,
     expired: bool = False,
+    later: datetime.timedelta = datetime.timedelta(0),
     password: bytes | None = None,
 ) -> Certificate:
-    """Make a certificate for ``names`` (DNS names, addresses), signed by ``issuer`` or by itself, as ``file``.pem."""
+    """Make a certificate for ``names`` (DNS names, addresses), signed by ``issuer`` or by itself, as ``file``.pem.
+
+    ``later``: valid so much later than now, as for a board whose clock is so much behind.
+    """
     private = ec.generate_private_key(ec.SECP256R1())
-    now = datetime.datetime.now(datetime.timezone.utc)
+    now = datetime.datetime.now(datetime.timezone.utc) + later
     begin, end = (now - 3 * _DAY, now - _DAY) if expired else (now - _DAY, now + 30 * _DAY)
     subject = _name(file)
     builder = (

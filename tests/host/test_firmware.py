@@ -125,6 +125,8 @@ def test_what_is_frozen_is_complete(board: str, components: Path, tmp_path: Path
     wanted = sorted({module for name in names for module in COMPONENTS[name]})
     script = tmp_path / "main.py"
     script.write_text("".join(f"__import__({module!r})\n" for module in wanted) + "print('all')\n")
+    # A module of the firmware, beside the script.
+    (tmp_path / "network.py").write_text("")
     done = run_unix(script, path=[tmp_path / "frozen"])
     assert (done.returncode, done.stdout) == (0, "all\n")
 

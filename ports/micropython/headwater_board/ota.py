@@ -21,8 +21,10 @@ import os
 from binascii import hexlify, unhexlify
 from hashlib import sha256
 
+from micropython import const
+
 from headwater.reconnect import ONLINE
-from headwater.wire import TICKS_MASK, const
+from headwater.wire import TICKS_MASK
 from headwater_board import loader
 
 TYPE_CHECKING = False

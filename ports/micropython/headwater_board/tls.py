@@ -4,13 +4,14 @@
     client = Client(dialer, b"board-1")
 
 The handshake is part of the first write and never blocks: ``Client.connect`` polls until it is done and raises its
-error. Memory use: ``docs/security.md``.
+error. The recipe, memory use and what to do about each error: ``docs/tls-on-boards.md``.
 """
 
 import binascii
 import errno
 import gc
 import select
+import time
 
 import tls
 
@@ -29,6 +30,9 @@ _RECORD = 1360
 _BEGIN = b"-----BEGIN "
 _CERTIFICATE = b"CERTIFICATE"
 _KEY = b"PRIVATE KEY"
+_CLOSED = (
+    "the server closed the connection during the handshake: it may require a client certificate; see its log"
+)
 
 
 class Tls(Tcp):
@@ -61,7 +65,7 @@ class Tls(Tcp):
         self.server_name = server_name or host
         if context is None:
             if ca is None:
-                raise ValueError("TLS needs a ca: what vouches for the server")
+                raise ValueError("TLS needs ca, the certificate of the server's CA")
             if (cert is None) != (key is None):
                 raise ValueError("a client's certificate needs its key")
             # It checks by default, which MicroPython's module ssl, made of this one, does not.
@@ -124,6 +128,21 @@ def _ders(source: "str | bytes", what: bytes) -> "list[bytes]":
     return found
 
 
+def _with_remedy(text: str, name: str) -> str:
+    """Return mbedTLS's lines about a certificate as one, with what to do about them."""
+    clock = "this board's clock says %d-%02d-%02d" % time.gmtime()[:3]
+    found = [line for line in text.split("\n") if line]
+    for sign, remedy in (
+        ("trusted CA", "give the certificate of the server's CA as ca"),
+        ("(CN)", name + " is not in it: give a name that is as server_name"),
+        ("future", clock + ": set it before TLS"),
+        ("expired", clock),
+    ):
+        if text.find(sign) >= 0:
+            found.append(remedy)
+    return "; ".join(found)
+
+
 class _Stream:
     """A transport over a socket of ``tls``."""
 
@@ -180,10 +199,13 @@ class _Stream:
                 raise OSError(errno.ETIMEDOUT)
         except OSError as e:
             dialer.error = e
-            raise
+            # mbedTLS's own errors have a text.
+            if len(e.args) == 1 and e.errno != errno.ETIMEDOUT:
+                dialer.error = OSError(e.errno, _CLOSED)
+            raise dialer.error
         except ValueError as e:
             # What is wrong with the server's certificate, in words.
-            dialer.error = OSError(errno.EACCES, "; ".join([line for line in str(e).split("\n") if line]))
+            dialer.error = OSError(errno.EACCES, _with_remedy(str(e), dialer.server_name))
             raise dialer.error
         if k is None:
             return 0
