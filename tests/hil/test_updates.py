@@ -1,25 +1,273 @@
-"""Updates over the air: a board, a broker and the command's sender."""
+"""Updates over the air: a virtual board, real servers, and the sender of `headwater board publish-update`."""
 
 import asyncio
+import itertools
+import subprocess
+import sys
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
+from headwater_host.board.update import UpdateError, send
+from headwater_host.client.fmq import Client as FmqClient
 from tests.hil import updates
-from tools.broker import Mosquitto
+from tests.hil.update_cuts import BACK, RECEIVE, SEED, TRIAL, Bench
+from tests.host.hub_client import config, hub_of
+from tools.broker import Mosquitto, free_port
 
-pytestmark = [pytest.mark.needs_micropython, pytest.mark.needs_mosquitto]
+Start = Callable[..., Mosquitto]
+
+pytestmark = [pytest.mark.needs_micropython, pytest.mark.needs_mosquitto, pytest.mark.timeout(300)]
 
 
-def test_an_update_and_the_next(mosquitto: Callable[..., Mosquitto]) -> None:
+def test_updates_in_a_row_and_a_downgrade(mosquitto: Start) -> None:
     broker = mosquitto()
     with updates.board(broker.port) as board:
-        board.wait_for("version 0 is online")
-        for number in ("1", "2.0.1", "2.1"):
-            mark = board.mark
-            asyncio.run(
-                updates.install(
-                    broker.port, updates.image(updates.version(number), number, int(float(number[:3]) * 10))
-                )
+        for serial, number in enumerate(("1", "1.9", "1.10"), 1):
+            data = updates.image(updates.version(number), number, serial)
+            asyncio.run(updates.install(broker.port, data))
+            assert f"version {number} starts" in board.log
+        with pytest.raises(
+            UpdateError, match=r"version 1\.10 runs; 1\.9 is a downgrade, and not signed as one"
+        ):
+            asyncio.run(updates.install(broker.port, updates.image(updates.version("1.9"), "1.9", 4)))
+        mark = board.mark
+        back = updates.image(updates.version("1.9"), "1.9", 5, downgrade=True)
+        asyncio.run(updates.install(broker.port, back))
+        board.wait_for("version 1.9 is online", after=mark)
+        # What runs already is no error: a command that was repeated ends well.
+        asyncio.run(updates.install(broker.port, back))
+
+
+RAISES = b"import version\nprint('version', version.VERSION, 'starts')\nraise ValueError('no sensor')\n"
+HANGS = b"import version\nprint('version', version.VERSION, 'starts')\nwhile True:\n    pass\n"
+ENDS = b"import version\nprint('version', version.VERSION, 'starts')\n"
+ALONE = updates.APP.replace("PORT)", "1)").encode()
+LOST = updates.APP.replace(
+    "while True:\n    if keeper", "import nothing\nwhile True:\n    if keeper"
+).encode()
+
+
+@pytest.mark.parametrize(
+    "program, why",
+    [
+        (RAISES, "ValueError: no sensor"),
+        (LOST, "ImportError: no module named 'nothing'"),
+        (b"def broken(:\n", "SyntaxError"),
+        (HANGS, "it hung, ended or was reset before it was connected"),
+        (ENDS, "it hung, ended or was reset before it was connected"),
+        (ALONE, "not connected within 2 s"),
+    ],
+    ids=["raises", "raises later", "syntax", "hangs", "ends", "finds no server"],
+)
+def test_a_version_that_is_not_healthy_is_rolled_back(mosquitto: Start, program: bytes, why: str) -> None:
+    broker = mosquitto()
+    with updates.board(broker.port, port="rp2", watchdog_ms=1000, trial_s=2) as board:
+        good = updates.image(updates.version("1"), "1", 1)
+        asyncio.run(updates.install(broker.port, good))
+        mark = board.mark
+        bad = updates.image(updates.version("2", **{"app.py": program}), "2", 2)
+        with pytest.raises(UpdateError, match="version 2 did not become healthy") as failed:
+            asyncio.run(updates.install(broker.port, bad))
+        assert why in str(failed.value)
+        assert "the board runs 1 again" in str(failed.value)
+        board.wait_for("version 1 is online", after=mark)
+        starts = board.log[mark:].count("version 2 starts")
+        assert starts == (0 if b"broken" in program else 3)
+        # The board takes the next one.
+        asyncio.run(updates.install(broker.port, updates.image(updates.version("3"), "3", 3)))
+
+
+def test_an_update_goes_on_over_lost_connections_and_power_cuts(mosquitto: Start) -> None:
+    broker = mosquitto(persistence=True)
+    big = updates.image(updates.version("1", **{"data/big.bin": bytes(range(251)) * 1200}), "1")
+    seen: list[int] = []
+    steps = iter((60000, 120000, 180000))
+    due = next(steps)
+
+    with updates.board(broker.port, flash_size=2 << 20) as board:
+
+        async def disturb() -> None:
+            nonlocal due
+            for act in (restart_broker, cut, freeze):
+                while not seen or seen[-1] < due:
+                    await asyncio.sleep(0.001)
+                await asyncio.to_thread(act)
+                due = next(steps, 0)
+
+        def restart_broker() -> None:
+            broker.stop()
+            broker.start()
+
+        def cut() -> None:
+            board.power_cut()
+            board.power_on()
+
+        def freeze() -> None:
+            board.power_cut(half_open=True)
+            board.power_on()
+
+        async def run() -> None:
+            disturbing = asyncio.ensure_future(disturb())
+            await updates.install(
+                broker.port, big, progress=lambda state, at, size: seen.append(at), silence=0.5
             )
-            board.wait_for(f"version {number} is online", after=mark)
+            await disturbing
+
+        asyncio.run(run())
+    back = [(a, b) for a, b in itertools.pairwise(seen) if b < a]
+    # Nothing starts from the beginning, and at most what was not synced is sent again.
+    assert all(b > 30000 and a - b < 40000 for a, b in back), back
+    assert [event for _, event in board.events].count("power cut") >= 2
+
+
+def test_an_update_over_fmq(tmp_path: Path) -> None:
+    async def run() -> None:
+        async with hub_of(config(tmp_path)) as hub:
+            port = hub.addresses[0][1]
+            board = await asyncio.to_thread(updates.board(port, fmq=True).start)
+            try:
+                await asyncio.to_thread(board.wait_for, "version 0 is online")
+                async with FmqClient("127.0.0.1", port) as client:
+                    await send(client, updates.TOPIC, updates.image(updates.version("1"), "1"), timeout=60)
+                assert "version 1 starts" in board.log
+            finally:
+                await asyncio.to_thread(board.close)
+
+    asyncio.run(run())
+
+
+def _command(port: int, *words: str) -> "subprocess.CompletedProcess[str]":
+    return subprocess.run(
+        [sys.executable, "-m", "headwater_host", "board", "publish-update", "-p", str(port), *words],
+        capture_output=True, text=True, check=False, timeout=120,
+    )  # fmt: skip
+
+
+def test_the_command(mosquitto: Start, tmp_path: Path) -> None:
+    broker = mosquitto()
+    new = tmp_path / "new"
+    for name, data in updates.version("1").items():
+        (new / name).parent.mkdir(parents=True, exist_ok=True)
+        (new / name).write_bytes(data)
+    key = tmp_path / "shed.key"
+    key.write_text(updates.KEY.hex() + "\n")
+    wrong = tmp_path / "barn.key"
+    wrong.write_bytes(b"another key of 32 bytes, as it is")
+    given = (str(new), "-t", updates.TOPIC, "--target", updates.TARGET, "--release", "1")
+    silent = _command(
+        broker.port, *given, "--signing-key", str(key), "--wait", "1", "--save", str(tmp_path / "update.hwu")
+    )
+    assert silent.returncode == 4
+    assert "no report from the board for 1 s: it is off" in silent.stderr
+    with updates.board(broker.port) as board:
+        board.wait_for("version 0 is online")
+        refused = _command(broker.port, *given, "--signing-key", str(wrong))
+        assert refused.returncode == 1
+        assert "the board refused the update: the signature does not match this board's key" in refused.stderr
+        other = _command(broker.port, *given[:4], "barn", *given[5:], "--signing-key", str(key))
+        assert "it is for the board barn; this is shed" in other.stderr
+        done = _command(broker.port, "--image", str(tmp_path / "update.hwu"), "-t", updates.TOPIC)
+        assert done.returncode == 0, done.stderr
+        assert done.stderr.splitlines()[-2:] == ["the board restarts", "the board runs the new version"]
+        assert "version 1 starts" in board.log
+
+
+@pytest.mark.parametrize(
+    "words, why",
+    [
+        (["nothing"], "missing: --target"),
+        (["nothing", "--target", "shed", "--release", "1", "--signing-key", "none.key"], "not a directory"),
+        (["--image", "none.hwu"], "cannot read none.hwu"),
+        ([], "a directory with the files, or --image"),
+    ],
+)
+def test_wrong_commands(words: list[str], why: str) -> None:
+    done = _command(free_port(), "-t", updates.TOPIC, *words)
+    assert done.returncode == 2
+    assert why in done.stderr
+
+
+def test_power_cuts_at_each_flash_operation(mosquitto: Start) -> None:
+    broker = mosquitto()
+    with updates.board(broker.port, hold=True) as board:
+        bench = Bench(board, broker.port)
+        assert {
+            phase: bench.operations(phase) > least for phase, least in ((RECEIVE, 40), (TRIAL, 4), (BACK, 1))
+        } == {
+            RECEIVE: True,
+            TRIAL: True,
+            BACK: True,
+        }
+
+
+def test_random_power_cuts_that_the_broker_does_not_notice(mosquitto: Start) -> None:
+    broker = mosquitto()
+    with updates.board(broker.port, hold=True) as board:
+        bench = Bench(board, broker.port)
+        assert sum(bench.random(20, SEED, half_open=True).elements()) > 10
+
+
+FIRMWARE = b"\xe9" + bytes(range(253)) * 300
+LABEL = "\nfrom esp32 import Partition\nprint('firmware', Partition(Partition.RUNNING).info()[4])\n"
+
+
+def esp32_version(number: str, program: str = updates.APP) -> dict[str, bytes]:
+    return updates.version(number, **{"app.py": (LABEL + program).encode()})
+
+
+def test_a_firmware_image_and_one_that_does_not_work(mosquitto: Start) -> None:
+    """Files and firmware change together, and go back together."""
+    broker = mosquitto()
+    with updates.board(broker.port, port="esp32", ota=True, watchdog_ms=1000, flash_size=4 << 20) as board:
+        new = updates.image(esp32_version("1"), "1", 1, firmware=FIRMWARE)
+        asyncio.run(updates.install(broker.port, new))
+        assert "firmware ota_1\nversion 1 starts" in board.log
+        mark = board.mark
+        bad = updates.image(esp32_version("2", "print('broken')\n1 / 0\n"), "2", 2, firmware=FIRMWARE[:5000])
+        with pytest.raises(UpdateError, match="ZeroDivisionError: divide by zero") as failed:
+            asyncio.run(updates.install(broker.port, bad))
+        assert "runs 1 again" in str(failed.value)
+        board.wait_for("firmware ota_1\nversion 1 starts", after=mark)
+        assert board.log[mark:].count("firmware ota_0\nbroken") == 1
+        # Firmware and files of the next one.
+        asyncio.run(
+            updates.install(broker.port, updates.image(esp32_version("3"), "3", 3, firmware=FIRMWARE))
+        )
+        assert "firmware ota_0\nversion 3 starts" in board.log
+
+
+def test_firmware_for_a_board_without_ota_partitions(mosquitto: Start) -> None:
+    broker = mosquitto()
+    data = updates.image(updates.version("1"), "1", firmware=FIRMWARE)
+    for options in ({"port": "esp32", "flash_size": 4 << 20}, {"port": "rp2"}):
+        with updates.board(broker.port, **options) as board:
+            with pytest.raises(
+                UpdateError, match="this board's firmware has no OTA partition for 75901 bytes"
+            ):
+                asyncio.run(updates.install(broker.port, data))
+            assert "starts" in board.log
+
+
+def test_power_cuts_while_firmware_is_written(mosquitto: Start) -> None:
+    """Each cut is in another update of the same board: blocks of the image, files, the switch."""
+    broker = mosquitto()
+    with updates.board(broker.port, port="esp32", ota=True, watchdog_ms=1000, flash_size=4 << 20) as board:
+
+        async def update(number: str, serial: int) -> None:
+            data = updates.image(esp32_version(number), number, serial, firmware=FIRMWARE)
+            sending = asyncio.ensure_future(updates.install(broker.port, data, silence=0.3))
+            while not sending.done():
+                await asyncio.sleep(0.01)
+                if not board.running:
+                    await asyncio.to_thread(board.power_on)
+            await sending
+
+        for serial, cut in enumerate((2, 11, 21, 33, 52, 76, 90, 96), 1):
+            board.power_cut()
+            board.power_on(cut_at_flash_operation=cut)
+            asyncio.run(update(f"1.{serial}", serial))
+        cuts = [event for _, event in board.events].count("power cut")
+        assert cuts == 2 * 8, "a cut did not take place"
+        assert "Traceback" not in board.log

@@ -31,6 +31,8 @@ SEED = 12
 #: Where an update is cut: while it is received; in the first start of the new version, until it is confirmed; in the
 #: start after the last one of a version that hangs, which leads back to the old one.
 RECEIVE, TRIAL, BACK = PHASES = ("receive", "trial", "back")
+# The highest operation at which random cuts are tried, a little above the number that there are.
+_MOST = {RECEIVE: 64, TRIAL: 8, BACK: 4}
 _WAIT_S = 60.0
 _SILENCE_S = 0.2
 _HANGS = b"print('it hangs')\nwhile True: pass\n"
@@ -130,6 +132,20 @@ class Bench:
                 return cut - 1
         raise AssertionError
 
+    def random(self, updates: int, seed: int, *, half_open: bool = False) -> Counter[int]:
+        """Cut updates at random; return how many had how many cuts."""
+        chance = random.Random(seed)
+        cuts: Counter[int] = Counter()
+        for _ in range(updates):
+            phase = chance.choice(PHASES)
+            # Three cuts on trial would use up the starts of the new version, which is rolled back then.
+            lives = chance.randint(1, 2 if phase == TRIAL else 3)
+            most = _MOST[phase]
+            cuts[
+                self.update(phase, [chance.randint(1, most) for _ in range(lives)], half_open=half_open)
+            ] += 1
+        return cuts
+
 
 def main() -> None:
     """Run the command."""
@@ -152,15 +168,8 @@ def main() -> None:
         if args.every:
             for phase in PHASES:
                 print(f"{phase}: {bench.operations(phase)} operations, each cut once", flush=True)
-        chance = random.Random(args.seed)
-        cuts: Counter[int] = Counter()
-        for _ in range(args.random):
-            phase = chance.choice(PHASES)
-            # Three cuts on trial would use up the starts of the new version, which is rolled back then.
-            lives = chance.randint(1, 2 if phase == TRIAL else 3)
-            cuts[bench.update(phase, [chance.randint(1, 120) for _ in range(lives)])] += 1
         if args.random:
-            total = sum(n * times for n, times in cuts.items())
+            total = sum(bench.random(args.random, args.seed).elements())
             print(f"{args.random} updates with {total} cuts (seed {args.seed})")
         print(f"no board failed to start; {time.monotonic() - began:.0f} s")
 

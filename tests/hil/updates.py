@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 from headwater_host.board.image import make_image
 from headwater_host.board.update import send
 from headwater_host.client.mqtt import Client
+from tools.board_air import PASSWORD, SSID
 from tools.deploy import package_files
 from tools.virtual_board import Content, VirtualBoard
 
@@ -17,19 +19,24 @@ WAIT_S = 60.0
 
 MAIN = """
 from headwater_board import loader
-loader.run("app", watchdog_ms=0)
+from settings import TRIAL_S, WATCHDOG_MS
+loader.run("app", watchdog_ms=WATCHDOG_MS, trial_s=TRIAL_S)
 """
 
-#: The program of every version; `VERSION`, `PORT` and `HOLD` are in the modules `version` and `settings`.
+#: The program of every version; its number is in the module `version`, the test's choices are in `settings`.
 APP = """
-from settings import HOLD, PORT
+import time
+import machine
+from settings import BEHIND_RADIO, FMQ, HOLD, PORT, WATCHDOG_MS
 from version import VERSION
-from headwater.mqtt.client import Client
-from headwater.mqtt.keeper import Keeper
 from headwater_board.ota import Receiver
 from headwater_board.tcp import Tcp
-import machine
-import time
+if FMQ:
+    from headwater.fmq.client import Client
+    from headwater.fmq.keeper import Keeper
+else:
+    from headwater.mqtt.client import Client
+    from headwater.mqtt.keeper import Keeper
 
 def hold():
     print("restart due")
@@ -37,20 +44,33 @@ def hold():
         time.sleep(1)
 
 print("version", VERSION, "starts")
+if BEHIND_RADIO:
+    import network
+    wlan = network.WLAN()
+    wlan.active(True)
+    wlan.connect("SSID", "PASSWORD")
+    while not wlan.isconnected():
+        time.sleep_ms(5)
+watchdog = machine.WDT(timeout=WATCHDOG_MS) if WATCHDOG_MS else None
 keeper = Keeper(Client(Tcp("127.0.0.1", PORT), b"shed", clean_start=False), first_ms=20, longest_ms=200)
 update = Receiver(keeper, b"boards/shed/update", KEY, "shed", restart=hold if HOLD else machine.reset)
 keeper.client.on_message = update.take
-keeper.subscribe(update.topic, 1)
+keeper.subscribe(update.topic, *(() if FMQ else (1,)))
 keeper.start()
 shown = False
 while True:
     if keeper.wait(10):
         print("gave up", keeper.status)
+    # The timers of a virtual board run only in calls such as this one.
+    time.sleep_ms(1)
     update.poll()
+    if watchdog:
+        watchdog.feed()
     if keeper.connections and not shown:
         shown = True
         print("version", VERSION, "is online")
-""".replace("KEY", repr(KEY))
+"""
+APP = APP.replace("KEY", repr(KEY)).replace("SSID", SSID).replace("PASSWORD", PASSWORD)
 
 
 def version(number: str, **files: bytes) -> dict[str, bytes]:
@@ -64,29 +84,40 @@ def version(number: str, **files: bytes) -> dict[str, bytes]:
     }
 
 
-def image(files: Mapping[str, bytes], number: str, serial: int, **options: object) -> bytes:
-    return make_image(files, KEY, TARGET, number, serial, **options)  # type: ignore[arg-type]
+def image(files: Mapping[str, bytes], number: str, serial: int = 1, **options: Any) -> bytes:
+    return make_image(files, KEY, TARGET, number, serial, **options)
 
 
 def board(
-    port: int, files: Mapping[str, Content] | None = None, *, hold: bool = False, **options: object
+    server: int,
+    files: Mapping[str, Content] | None = None,
+    *,
+    hold: bool = False,
+    fmq: bool = False,
+    watchdog_ms: int = 0,
+    trial_s: int = 0,
+    **options: Any,
 ) -> VirtualBoard:
     """Return a board with version 0 installed. With ``hold`` it waits for a power cut where it would restart."""
     installed = {name.removeprefix("lib/"): data for name, data in version("0").items()}
+    settings = {
+        "PORT": server,
+        "HOLD": hold,
+        "FMQ": fmq,
+        "WATCHDOG_MS": watchdog_ms,
+        "TRIAL_S": trial_s,
+        "BEHIND_RADIO": bool(options.get("port")),
+    }
+    lines = "".join(f"{name} = {value!r}\n" for name, value in settings.items())
     return VirtualBoard(
         main=MAIN,
-        files={
-            **package_files("mpy"),
-            **installed,
-            "settings.py": f"PORT = {port}\nHOLD = {hold}\n",
-            **(files or {}),
-        },
+        files={**package_files("mpy"), **installed, "settings.py": lines, **(files or {})},
         heap="256K",
-        **{"flash": "littlefs", **options},  # type: ignore[arg-type]
+        **{"flash": "littlefs", **options},
     )
 
 
-async def install(port: int, data: bytes, timeout: float = WAIT_S, **options: object) -> None:
+async def install(port: int, data: bytes, timeout: float = WAIT_S, **options: Any) -> None:
     """Publish an image as the command does."""
     async with Client("127.0.0.1", port, reconnect=True) as client:
-        await send(client, TOPIC, data, timeout=timeout, **options)  # type: ignore[arg-type]
+        await send(client, TOPIC, data, timeout=timeout, **options)

@@ -10,8 +10,8 @@ or, before the first update, from the places where it was installed (``/``, ``/l
 updated: it stays the one that main.py has imported, and ``/headwater.slot`` keeps its format.
 
 A new version is on trial: it has some starts to call ``confirm``, which ``headwater_board.ota`` does once the program
-is connected. An exception, a hang (the watchdog resets the board) and a power cut each use up one start. Then the
-loader returns to the previous version. ``docs/updates.md`` describes the file and all guarantees.
+is connected. An exception, a hang (the watchdog resets the board), ten minutes without ``confirm`` and a power cut use
+up one start each. Then the loader returns to the previous version. ``docs/updates.md`` has the file and all guarantees.
 """
 
 import json
@@ -33,6 +33,8 @@ _WHY_BYTES = 120
 
 #: Whether ``run`` has started the program, so that an update can be installed.
 started = False
+# Ends a start on trial.
+_timer: "Any" = None
 
 
 def read() -> "State":
@@ -83,6 +85,8 @@ def confirm() -> None:
     """Keep the version that is on trial."""
     state = read()
     if "left" in state:
+        if _timer is not None:
+            _timer.deinit()
         if "firmware" in state:
             from headwater_board.ota_firmware import keep
 
@@ -95,16 +99,25 @@ def confirm() -> None:
 def _fails(state: "State") -> str:
     """Return why the version on trial is not started again; empty if it is."""
     if "firmware" in state:
-        from headwater_board.ota_firmware import go_back, running
+        from headwater_board.ota_firmware import boot_other, running
 
-        if running() != state["firmware"]:
-            return "the new firmware did not start"
-        if not state["left"]:
-            # This resets the board, and the next start gets here with the previous firmware.
-            go_back()
+        if running() == state["firmware"]:
+            if not state["left"]:
+                # Resets the board. The next start gets here in the previous firmware.
+                boot_other()
+        elif state["left"]:
+            # The first start after the switch, or the boot loader has returned to the previous firmware.
+            state["left"] -= 1
+            _write(state)
+            try:
+                boot_other()
+            except OSError:
+                return "the firmware image is not valid"
+        else:
+            return state.get("why") or "the new firmware did not start"
     if state["left"]:
         return ""
-    return state.get("why") or "not connected within its starts: it hung, was reset or found no server"
+    return state.get("why") or "it hung, ended or was reset before it was connected"
 
 
 def _begin() -> "State":
@@ -124,14 +137,22 @@ def _begin() -> "State":
     return state
 
 
-def run(app: str = "app", watchdog_ms: int = 8000) -> None:
+def _fail(why: str) -> None:
+    """End a start on trial."""
+    state = read()
+    state["why"] = why[:_WHY_BYTES]
+    _write(state)
+    machine.reset()
+
+
+def run(app: str = "app", watchdog_ms: int = 8000, trial_s: int = 600) -> None:
     """Import ``app`` in its current version.
 
     The program must feed the watchdog, which runs from here on (``machine.WDT``; 0: none, then a version that hangs
-    is not rolled back). RP2 allows at most 8388 ms. An exception of a version on trial resets the board; one of
-    another version is raised.
+    is not rolled back). RP2 allows at most 8388 ms. A version on trial has ``trial_s`` seconds in each start to become
+    healthy (0: any time). Its exceptions reset the board; those of another version are raised.
     """
-    global started
+    global started, _timer
     started = True
     state = _begin()
     if state["slot"]:
@@ -142,13 +163,14 @@ def run(app: str = "app", watchdog_ms: int = 8000) -> None:
         sys.modules.pop("headwater_board", None)
     if watchdog_ms:
         machine.WDT(timeout=watchdog_ms)
+    if trial_s and "left" in state:
+        _timer = machine.Timer(-1)
+        why = "not connected within %d s" % trial_s
+        _timer.init(mode=machine.Timer.ONE_SHOT, period=trial_s * 1000, callback=lambda timer: _fail(why))
     try:
         __import__(app)
     except Exception as error:
-        state = read()
-        if "left" not in state:
+        if "left" not in read():
             raise
         sys.print_exception(error)
-        state["why"] = ("%s: %s" % (type(error).__name__, error))[:_WHY_BYTES]
-        _write(state)
-        machine.reset()
+        _fail("%s: %s" % (type(error).__name__, error))

@@ -509,14 +509,8 @@ class Receiver:
         if "firmware" in manifest:
             from headwater_board.ota_firmware import next_partition
 
-            partition = next_partition()
-            label = partition.info()[4]
-            loader.switch(
-                self._slot[1:], manifest["version"], image_id, manifest["serial"], self.starts, label
-            )
-            partition.set_boot()
-        else:
-            loader.switch(self._slot[1:], manifest["version"], image_id, manifest["serial"], self.starts)
+            label = next_partition().info()[4]
+        loader.switch(self._slot[1:], manifest["version"], image_id, manifest["serial"], self.starts, label)
         self.state = READY
         self._ready_at = self._keeper.client.dialer.ticks_ms()
         self._text = json.dumps({"state": "ready", "id": image_id, "version": manifest["version"]}).encode()

@@ -56,8 +56,8 @@ def keep() -> None:
         pass
 
 
-def go_back() -> None:
-    """Boot the other firmware, now."""
+def boot_other() -> None:
+    """Reset the board into the other firmware. Raises OSError if that has no valid image."""
     next_partition().set_boot()
     machine.reset()
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from headwater_host.board import image, update
 from headwater_host.cli import connection, fmq
 from headwater_host.cli.argument_types import topic
-from headwater_host.cli.options import FILE, FLAG, SECONDS, integer, option
+from headwater_host.cli.options import FILE, FLAG, SECONDS, option
 from headwater_host.exits import OK, USAGE, CommandError
 
 if TYPE_CHECKING:
@@ -34,13 +34,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     option(parser, "--firmware", "Firmware image (.app-bin) for ESP32 with OTA partitions", FILE)
     option(parser, "--save", "Also write the signed image to this file", FILE)
     option(parser, "--image", "Send this saved image instead of a directory", FILE)
-    option(
-        parser,
-        "--window",
-        "Pieces between two reports; default: %(default)s",
-        integer(1, 256),
-        default=update.WINDOW,
-    )
     option(
         parser,
         "--wait",
@@ -112,7 +105,7 @@ async def _run(client: Any, name: str, data: bytes, args: argparse.Namespace) ->
     show: Callable[[str, int, int], None] = partial(_show, sys.stderr.isatty(), {})
     async with client:
         connection.show_connection(client)
-        await update.send(client, name, data, progress=show, timeout=args.wait, window=args.window)
+        await update.send(client, name, data, progress=show, timeout=args.wait)
     return OK
 
 
