@@ -13,6 +13,7 @@ from headwater_host.client.fmq import Client as HostClient
 from headwater_host.client.fmq import decode, encode
 from headwater_host.errors import ArgumentError
 from headwater_host.hub.service import Hub
+from headwater_host.lifetime import Clocks
 from tests.host.hub_client import ClientLimits, Peer, config, hub_of, until
 from tests.host.test_hub_rpc import asked, call, reply, serving
 from tests.interop.dialer import SocketDialer
@@ -145,3 +146,17 @@ async def test_a_board_calls_a_host(hub: Hub) -> None:
     assert await board == "[b'3', b'7']"
     assert await on_board(hub, "call", "nobody", "x") == str([(0x10, b"there is no responder for 'nobody'")])
     responder.abort()
+
+
+@pytest.mark.parametrize("synchronized", [True, False])
+async def test_a_board_sets_its_clock_from_the_hub(
+    synchronized: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Clocks, "synchronized", lambda clocks: synchronized)
+    monkeypatch.setattr(Clocks, "wall", lambda clocks: 1795437296500000000)
+    async with hub_of(config(tmp_path)) as hub:
+        path = [mpy.SDK, mpy.BOARD_PORT]
+        script = BOARD.with_name("hub_time.py")
+        done = await asyncio.to_thread(run_unix, script, str(port(hub)), path=path, timeout=100)
+    first = "(2026, 11, 23, 0, 12, 34, 56, 500000)" if synchronized else "131"
+    assert done.stdout == f"[{first}, 'others', 'others']\n"

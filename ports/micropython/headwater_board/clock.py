@@ -1,4 +1,4 @@
-"""Set the board's clock: by SNTP without blocking, or to a time that somebody else knows.
+"""Set the board's clock: by SNTP without blocking, from an FMQ hub, or to a time from elsewhere.
 
     sntp = Sntp(("pool.ntp.org",))
     while keeper.wait(100) == 0:
@@ -12,11 +12,15 @@ import select
 import socket
 import time
 
+from headwater.connection import send_request
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from typing import Any
 
+    from headwater.fmq.client import Client
+    from headwater.fmq.frames import Frame
     from headwater_board.resolver import Resolver
 
     def ticks_ms() -> int:
@@ -33,6 +37,8 @@ _EPOCH = 946684800 if time.gmtime(0)[0] == 2000 else 0
 _NTP_1970 = 2208988800
 _ERA = 1 << 32
 _SIZE = 48
+# A kind of value of FMQ.
+_DATETIME = 11
 # RFC 4330, 10: at least 15 s between two queries to a server.
 _RETRY_MS = 16000
 _DOUBLINGS = 6
@@ -54,6 +60,33 @@ def set_clock(ms: int) -> None:
 
     t = time.gmtime(ms // 1000 - _EPOCH)
     machine.RTC().datetime((t[0], t[1], t[2], t[6], t[3], t[4], t[5], ms % 1000 * 1000))
+
+
+def ask_hub(client: "Client") -> int:
+    """Call ``$hub/time`` of a connected FMQ client; its result sets the clock: the number of the call, or an error.
+
+    A hub whose own clock is not synchronized refuses the call. The handler of other results stays.
+    """
+    from headwater.fmq.calls import call
+    from headwater.fmq.values import Value, read
+
+    session = client.session
+    others = session.on_result
+    number = send_request(client, call(session, b"$hub/time"))
+
+    def on_result(frame: "Frame") -> None:
+        if session.source != number:
+            if others is not None:
+                others(frame)
+            return
+        session.on_result = others
+        value = Value(frame.payload_bytes())
+        if read(value, 0, len(value.buf)) > 0 and value.kind == _DATETIME:
+            set_clock(int.from_bytes(value.buf[value.at : value.end], "little") // 1000000)
+
+    if number > 0:
+        session.on_result = on_result
+    return number
 
 
 class Sntp:

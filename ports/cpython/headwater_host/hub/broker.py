@@ -29,6 +29,7 @@ from headwater_host.hub.rpc import Calls
 from headwater_host.hub.storage import Message, Store, backlog
 from headwater_host.hub.storage.statistics import STATISTICS
 from headwater_host.hub.subscribe import Subscriptions, read_wish
+from headwater_host.hub.time_service import TIME, time_service
 from headwater_host.hub.topic_list import NAME, TopicList
 from headwater_host.hub.turns import Turns
 from headwater_host.hub.users import Users
@@ -96,7 +97,7 @@ class Broker:
             ids.make,
             self._traffic,
             self.metrics,
-            {NAME: self._topic_list.on_call},
+            {NAME: self._topic_list.on_call, TIME: time_service(ids.make)},
         )
         self._consumers = Consumers(
             self.groups,

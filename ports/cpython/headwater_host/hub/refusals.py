@@ -36,6 +36,7 @@ PROTOCOL_ERROR
   login | AUTH | a second AUTH; ends the connection
 IMPLEMENTATION_SPECIFIC_ERROR
   storage.topic | REGISTER | the topic has more queues
+  time_service | call of `$hub/time` | the clock of the machine is not synchronized
   rpc | call | the responder disconnects, does not answer within `rpc` seconds, or refuses with a code below 0x80
 CLIENT_IDENTIFIER_NOT_VALID
   login | AUTH* | too long, not printable, missing, or `$hub`
