@@ -12,6 +12,8 @@ import select
 import socket
 import time
 
+from micropython import const
+
 from headwater.connection import send_request
 
 TYPE_CHECKING = False
@@ -29,19 +31,19 @@ if TYPE_CHECKING:
 else:
     from time import ticks_ms
 
-_TICKS_MASK = 0x3FFFFFFF
+_TICKS_MASK = const(0x3FFFFFFF)
 
 # Seconds from 1970 to the zero of ``time.time()``: ESP32 counts from 2000.
 _EPOCH = 946684800 if time.gmtime(0)[0] == 2000 else 0
 # Seconds from 1900, the zero of NTP's first era, to 1970; and an era.
-_NTP_1970 = 2208988800
+_NTP_1970 = const(2208988800)
 _ERA = 1 << 32
-_SIZE = 48
+_SIZE = const(48)
 # A kind of value of FMQ.
-_DATETIME = 11
+_DATETIME = const(11)
 # RFC 4330, 10: at least 15 s between two queries to a server.
-_RETRY_MS = 16000
-_DOUBLINGS = 6
+_RETRY_MS = const(16000)
+_DOUBLINGS = const(6)
 
 
 def is_set() -> bool:

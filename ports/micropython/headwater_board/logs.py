@@ -11,6 +11,8 @@ oldest records are dropped and counted.
 
 import io
 
+from micropython import const
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -23,18 +25,18 @@ if TYPE_CHECKING:
 else:
     from time import ticks_ms
 
-_TICKS_MASK = 0x3FFFFFFF
+_TICKS_MASK = const(0x3FFFFFFF)
 
 # Levels, with the numbers of Python's logging.
-DEBUG = 10
-INFO = 20
-WARNING = 30
-ERROR = 40
+DEBUG = const(10)
+INFO = const(20)
+WARNING = const(30)
+ERROR = const(40)
 _LETTERS = b"?DIWE"
 # The letter, up to ten digits, two spaces, and the end of the line.
-_FRAME = 14
-_NEWLINE = 10
-_SPACE = 32
+_FRAME = const(14)
+_NEWLINE = const(10)
+_SPACE = const(32)
 
 
 class LogRing:

@@ -6,6 +6,8 @@ while keeper.wait(100) == 0:
     service.poll()
 """
 
+from micropython import const
+
 from headwater.link.link import ENDED, IDLE, UP
 from headwater.link.pump import Stream
 from headwater_board.clock import set_clock
@@ -15,7 +17,7 @@ if TYPE_CHECKING:
     from headwater_board.logs import LogRing
     from headwater_board.serial import Serial
 
-_SIZE = 64
+_SIZE = const(64)
 
 
 class Service:

@@ -13,6 +13,8 @@ With a server address that is known, delivering takes three round trips: TCP, CO
 
 import json
 
+from micropython import const
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
@@ -30,12 +32,12 @@ if TYPE_CHECKING:
 else:
     from time import sleep_ms, ticks_ms
 
-_TICKS_MASK = 0x3FFFFFFF
+_TICKS_MASK = const(0x3FFFFFFF)
 
 #: The longest sleep in milliseconds of a port without DEEPSLEEP_RESET, such as RP2: 71 minutes.
-EMULATED_LIMIT_MS = 4294967
+EMULATED_LIMIT_MS = const(4294967)
 # How long the interface may take to send DISCONNECT before it goes down.
-_GOODBYE_MS = 50
+_GOODBYE_MS = const(50)
 _woke = ticks_ms()
 
 
