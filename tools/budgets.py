@@ -65,7 +65,18 @@ answer = b"\\xe0\\0\\0\\xb0\\x01\\0\\0\\0\\0\\0\\0\\x01\\x07\\x31\\0\\x31\\x05\\
 client = Client(Dialer(answer), b"board", {_SIZES})
 """
 _FMQ_KEEPER = f"{_FMQ}from headwater.fmq.keeper import Keeper\nkeeper = Keeper(client)\n"
+_WIFI_CLIENT = """
+from headwater.mqtt.client import Client
+from headwater.mqtt.keeper import Keeper
+from headwater_board.flash import flash_outbox
+from headwater_board.tcp import Tcp
+from headwater_board.wifi import Wifi
+outbox = flash_outbox(__file__ + ".outbox", 512)
+client = Client(Dialer(b"\\x20\\x02\\0\\0"), b"board", rx_size=512, tx_size=512, outbox=outbox)
+keeper = Keeper(client, (client.dialer, Tcp("broker.local")), network=Wifi([("ssid", "password")]))
+"""
 _MQTT = ("headwater.mqtt.client",)
+_WIFI = ("headwater_board.wifi",)
 _FMQ_CLIENT = ("headwater.fmq.client",)
 _ALL = (*_MQTT, "headwater.mqtt.v5", "headwater.mqtt.v31")
 
@@ -76,6 +87,11 @@ PARTS: dict[str, Part] = {
     "headwater-mqtt5, all versions": Part(_ALL, _CLIENT5),
     "headwater-fmq": Part(_FMQ_CLIENT, _FMQ),
     "headwater-fmq, reconnecting": Part((*_FMQ_CLIENT, "headwater.fmq.keeper"), _FMQ_KEEPER),
+    "headwater-wifi": Part(_WIFI),
+    "headwater-mqtt, reconnecting, -store, -wifi, TCP": Part(
+        (*_MQTT, "headwater.mqtt.keeper", "headwater_board.flash", "headwater_board.tcp", *_WIFI),
+        _WIFI_CLIENT,
+    ),
     "headwater-link": Part(("headwater.link.link",)),
     "headwater-store": Part(("headwater.journal",)),
     "headwater-ibmmq": Part(("headwater.ibmmq.segments",)),
@@ -87,6 +103,19 @@ import vfs
 with open({image!r}, "rb") as f:
     rom = f.read()
 vfs.mount(vfs.VfsRom(rom), "/rom")
+"""
+# Empty objects stand for modules that take no heap on a board, and that this machine's MicroPython does not have.
+_PORT = """
+import sys
+class Port:
+    AF_INET = SOCK_STREAM = POLLIN = POLLOUT = POLLERR = POLLHUP = STA_IF = 0
+    STAT_GOT_IP = 3
+    def __init__(self, *_):
+        pass
+Port.WLAN = Port.poll = Port
+for name in ("network", "socket", "select"):
+    if name == "network" or sys.platform == "webassembly":
+        sys.modules[name] = Port
 """
 _MEASURE = """
 import gc
@@ -153,8 +182,10 @@ def _measured(part: Part, built: Built, folder: Path) -> Figures:
         found["image"] = rom.stat().st_size
         mount, path = _MOUNT.format(image=str(rom)), Path("/rom") / LIB
     connect = part.connect + _CONNECTED.replace("assert client.connected\n", "") if part.connect else ""
-    script.write_text(mount + _MEASURE.format(modules=list(part.modules), connect=connect))
+    port = _PORT if len(ports) > 1 else ""
+    script.write_text(mount + port + _MEASURE.format(modules=list(part.modules), connect=connect))
     for runtime, bits in (("micropython", 64), ("wasm", 32)):
+        script.with_name(f"{script.name}.outbox").unlink(missing_ok=True)
         # MicroPython in WebAssembly knows no ROMFS.
         if toolchain.find(runtime) is None or (part.romfs and runtime == "wasm"):
             continue

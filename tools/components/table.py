@@ -62,7 +62,12 @@ COMPONENTS: Mapping[str, tuple[str, ...]] = {
         *_NET,
     ),
     "headwater-fmq": (*_FMQ, *_NET),
-    "headwater-wifi": ("headwater_board.wifi", "headwater_board.ethernet", "headwater_board.resolver"),
+    "headwater-wifi": (
+        "headwater_board.wifi",
+        "headwater_board.wifi_reasons",
+        "headwater_board.ethernet",
+        "headwater_board.resolver",
+    ),
     "headwater-link": _LINK,
     "headwater-store": ("headwater.journal", "headwater_board.flash"),
     "headwater-life": (

@@ -35,26 +35,6 @@ _PORTS: "dict[int, tuple[tuple[int, ...], bool, dict[str, int]]]" = {
 # of an earlier failure would have found its access point within the longer time.
 _FAILED_MS = 1000
 _STALE_MS = 5000
-_REASONS = {
-    200: "beacon timeout",
-    201: "no access point found",
-    202: "wrong password",
-    203: "association failed",
-    204: "handshake timeout",
-    210: "no access point with compatible security",
-    211: "no access point with this authentication mode",
-    212: "no access point with enough signal",
-    1000: "idle",
-    1001: "connecting",
-    1010: "connected",
-    0: "idle",
-    1: "connecting",
-    2: "no address yet",
-    3: "connected",
-    -1: "connection failed",
-    -2: "no access point found",
-    -3: "wrong password",
-}
 
 
 class Wifi(Interface):
@@ -96,7 +76,10 @@ class Wifi(Interface):
     @property
     def reason(self) -> str:
         """``status`` as text."""
-        return _REASONS.get(self.status) or f"reason {self.status}"
+        # Imported here: most programs never ask.
+        from headwater_board.wifi_reasons import REASONS
+
+        return REASONS.get(self.status) or f"reason {self.status}"
 
     def _prepare(self) -> None:
         if self.country is not None:
