@@ -18,8 +18,6 @@ import json
 import os
 import sys
 
-import machine
-
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
@@ -139,10 +137,12 @@ def _begin() -> "State":
 
 def _fail(why: str) -> None:
     """End a start on trial."""
+    from machine import reset
+
     state = read()
     state["why"] = why[:_WHY_BYTES]
     _write(state)
-    machine.reset()
+    reset()
 
 
 def run(app: str = "app", watchdog_ms: int = 8000, trial_s: int = 600) -> None:
@@ -152,6 +152,8 @@ def run(app: str = "app", watchdog_ms: int = 8000, trial_s: int = 600) -> None:
     is not rolled back). RP2 allows at most 8388 ms. A version on trial has ``trial_s`` seconds in each start to become
     healthy (0: any time). Its exceptions reset the board; those of another version are raised.
     """
+    import machine
+
     global started, _timer
     started = True
     state = _begin()

@@ -139,25 +139,27 @@ class Receiver:
         """Take a message if it is on the topic: whether it was. For ``on_message``; raises nothing."""
         if not message.topic_is(self.topic):
             return False
-        buf = message.buf
-        at = message.payload_at
-        n = message.end - at - _PIECE
+        self._take(message.buf, message.payload_at, message.end - message.payload_at - _PIECE)
+        return True
+
+    def _take(self, buf: "Bytes", at: int, n: int) -> None:
+        """Take the piece at ``at``, with ``n`` bytes of data."""
         if n < 0:
             self.malformed += 1
-            return True
+            return
+        asks = buf[at + _ID] & _ASKS != 0
         offset = buf[at + 9] << 16 | buf[at + 10] << 8 | buf[at + 11]
         if self.state and _same(buf, at, self._id, 0):
             if self.state == RECEIVING:
                 self._store(buf, at + _PIECE, n, offset)
-            self._says_progress = self._says_progress or buf[at + _ID] & _ASKS != 0
+            self._says_progress = self._says_progress or asks
         elif self._head is not None and _same(buf, at, self._head, _SIGNATURE):
             self._collect(buf, at + _PIECE, n, offset)
-            self._says_progress = self._says_progress or buf[at + _ID] & _ASKS != 0
+            self._says_progress = self._says_progress or asks
         elif offset == 0 and n >= _HEAD:
             self._offer(buf, at, n)
-        elif buf[at + _ID] & _ASKS:
+        elif asks:
             self._says_version = True
-        return True
 
     def _offer(self, buf: "Bytes", at: int, n: int) -> None:
         """Begin to collect a manifest. What is under way goes on until that is complete and signed."""

@@ -3,8 +3,6 @@
 Needs a firmware with two OTA partitions (``ota_0``, ``ota_1``): ``docs/updates.md`` lists them.
 """
 
-import machine
-
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
@@ -58,8 +56,10 @@ def keep() -> None:
 
 def boot_other() -> None:
     """Reset the board into the other firmware. Raises OSError if that has no valid image."""
+    from machine import reset
+
     next_partition().set_boot()
-    machine.reset()
+    reset()
 
 
 class Image:
