@@ -77,6 +77,7 @@ keeper = Keeper(client, (client.dialer, Tcp("broker.local")), network=Wifi([("ss
 """
 _MQTT = ("headwater.mqtt.client",)
 _WIFI = ("headwater_board.wifi",)
+_LIFE = tuple(f"headwater_board.{name}" for name in ("boots", "watchdog", "sleep", "clock", "logs"))
 _FMQ_CLIENT = ("headwater.fmq.client",)
 _ALL = (*_MQTT, "headwater.mqtt.v5", "headwater.mqtt.v31")
 
@@ -94,6 +95,7 @@ PARTS: dict[str, Part] = {
     ),
     "headwater-link": Part(("headwater.link.link",)),
     "headwater-store": Part(("headwater.journal",)),
+    "headwater-life": Part(_LIFE),
     "headwater-ibmmq": Part(("headwater.ibmmq.segments",)),
 }
 PARTS |= {f"ROMFS: {name}": replace(part, romfs=True) for name, part in PARTS.items()}

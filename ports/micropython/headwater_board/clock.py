@@ -14,8 +14,6 @@ import time
 
 from micropython import const
 
-from headwater.connection import send_request
-
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -69,6 +67,7 @@ def ask_hub(client: "Client") -> int:
 
     A hub whose own clock is not synchronized refuses the call. The handler of other results stays.
     """
+    from headwater.connection import send_request
     from headwater.fmq.calls import call
     from headwater.fmq.values import Value, read
 
