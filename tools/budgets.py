@@ -110,7 +110,7 @@ vfs.mount(vfs.VfsRom(rom), "/rom")
 _PORT = """
 import sys
 class Port:
-    AF_INET = SOCK_STREAM = POLLIN = POLLOUT = POLLERR = POLLHUP = STA_IF = 0
+    AF_INET = SOCK_STREAM = POLLIN = POLLOUT = POLLERR = POLLHUP = 0
     STAT_GOT_IP = 3
     def __init__(self, *_):
         pass

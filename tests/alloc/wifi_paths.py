@@ -14,7 +14,6 @@ from prove import prove
 class Nic:
     """``network``, and its station."""
 
-    STA_IF = 0
     STAT_GOT_IP = 1010
     PM_NONE = 0
     PM_POWERSAVE = 2
@@ -35,7 +34,7 @@ class Nic:
     def isconnected(self) -> bool:
         return True
 
-    def WLAN(self, interface: int) -> "Nic":  # noqa: N802 - as in the module
+    def WLAN(self) -> "Nic":  # noqa: N802 - as in the module
         return self
 
 

@@ -69,14 +69,12 @@ class Nic:
 class Network:
     """The module."""
 
-    STA_IF = 0
     STAT_GOT_IP = ESP32
     nic = Nic()
     told: "list[str]" = []
 
     @classmethod
-    def WLAN(cls, interface: int) -> Nic:  # noqa: N802 - as in the module
-        assert interface == cls.STA_IF
+    def WLAN(cls) -> Nic:  # noqa: N802 - as in the module
         return cls.nic
 
     @classmethod

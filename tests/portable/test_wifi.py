@@ -131,7 +131,7 @@ def test_without_an_address_yet_a_pico_waits() -> None:
     r = Radio(RP2)
     r.begin()
     r.nic.code = 2
-    assert r.poll(14900) == CONNECTING and r.wifi.reason == "no address yet"
+    assert r.poll(29900) == CONNECTING and r.wifi.reason == "no address yet"
     assert r.poll(100) == PAUSE and r.nic.said()[-1] == ("disconnect",)
 
 
@@ -265,11 +265,10 @@ def test_errors_of_the_driver_restart_the_interface_and_then_reset_the_board() -
         r = Radio()
         r.nic.breaks.add(broken)
         r.wifi.start()
-        for _ in range(300):
-            r.poll(100)
-            if r.resets:
-                break
-        assert r.resets == 1 == r.wifi.resets and r.wifi.restarts == 4 + 1, broken
+        r.poll(60000)
+        assert r.resets == 0
+        r.poll(5000)
+        assert r.resets == 1 == r.wifi.resets and r.wifi.restarts >= 9 + 1, broken
         assert r.wifi.error is not None
         # One that is mended in time does not.
         r = Radio()
@@ -333,6 +332,12 @@ def test_power_is_saved_while_nothing_is_under_way() -> None:
     r = Radio().up()
     r.wifi.poll(False)
     assert not r.nic.said()
+    # Where Bluetooth needs it, the driver's own setting stays.
+    r = Radio(power_save=None)
+    r.wifi.start()
+    r.poll()
+    r.wifi.poll(False)
+    assert r.nic.said() == [("active", True), ("reconnects", 0), JOIN_HOME]
 
 
 def test_it_stops() -> None:

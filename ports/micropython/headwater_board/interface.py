@@ -70,10 +70,10 @@ class Interface:
         self,
         nic: "Any",
         address: "Address | None" = None,
-        connect_ms: int = 15000,
+        connect_ms: int = 30000,
         attempts: int = 4,
         silences: int = 3,
-        faults: int = 5,
+        faults: int = 10,
         offline_ms: int = 0,
         reset: "Callable[[], object] | None" = None,
     ):

@@ -44,7 +44,8 @@ class Wifi(Interface):
       password None. After a loss, the network that worked last is tried first.
     - ``country``: two letters; they choose the channels. ``hostname``: for DHCP and mDNS.
     - ``tx_power``: maximum transmit power in dBm.
-    - ``power_save``: let the radio sleep while nothing is under way; receiving then takes longer.
+    - ``power_save``: let the radio sleep while nothing is under way; receiving then takes longer. False: never. None:
+      leave the driver's setting, which Bluetooth on an ESP32 needs.
     - ``options``: ``address``, ``connect_ms``, the limits and ``reset`` of ``Interface``.
 
     Raises ValueError without a network. ``start`` raises it for a country or hostname that the port refuses.
@@ -56,12 +57,12 @@ class Wifi(Interface):
         country: "str | None" = None,
         hostname: "str | None" = None,
         tx_power: "int | None" = None,
-        power_save: bool = False,
+        power_save: "bool | None" = False,
         **options: "Any",
     ):
         if not networks:
             raise ValueError("networks: at least one (ssid, password)")
-        super().__init__(network.WLAN(network.STA_IF), **options)
+        super().__init__(network.WLAN(), **options)
         self.networks = networks
         self.choices = len(networks)
         self.country = country
@@ -92,7 +93,8 @@ class Wifi(Interface):
             self.nic.config(**self._settings)
         if self.tx_power is not None:
             self.nic.config(txpower=self.tx_power)
-        self.nic.config(pm=self.nic.PM_NONE)
+        if self.power_save is not None:
+            self.nic.config(pm=self.nic.PM_NONE)
         self._idle = False
 
     def _connect(self) -> None:
