@@ -20,10 +20,11 @@ class Watchdog:
     """The board's watchdog, which nothing can stop once it runs.
 
     ``wdt`` is a watchdog that runs already; by default ``machine.WDT`` is started with ``timeout_ms``. Raises
-    ValueError if the port does not allow that timeout.
+    ValueError if the port does not allow that timeout. ``timer`` is the number of the ``machine.Timer`` for ``allow``;
+    before MicroPython 1.27 ESP32 has no -1, a virtual timer, but 0 to 3.
     """
 
-    def __init__(self, timeout_ms: int = 8000, wdt: "Any" = None):
+    def __init__(self, timeout_ms: int = 8000, wdt: "Any" = None, timer: int = -1):
         if wdt is None:
             from machine import WDT
 
@@ -31,6 +32,7 @@ class Watchdog:
             wdt = start(timeout=timeout_ms)
         self._feed = wdt.feed
         self._period = timeout_ms // 2
+        self._timer_number = timer
         self._timer: Any = None
         #: How often the timer still feeds.
         self._left = 0
@@ -46,8 +48,8 @@ class Watchdog:
     def allow(self, ms: int) -> None:
         """Feed now, and from a timer for at most ``ms`` milliseconds, while a call blocks. The next ``fed`` ends it.
 
-        For calls in which the port runs scheduled callbacks: ``socket.getaddrinfo`` on RP2. ESP32 runs none there; it
-        allows a longer ``timeout_ms``.
+        For calls in which the port runs scheduled callbacks, such as ``socket.getaddrinfo`` on RP2. ESP32 runs none
+        there; it allows a longer ``timeout_ms``.
         """
         from machine import Timer
 
@@ -55,7 +57,7 @@ class Watchdog:
         self._left = ms // self._period
         if self._timer is None:
             make: Any = Timer
-            self._timer = make(-1)
+            self._timer = make(self._timer_number)
             self._timer.init(period=self._period, mode=make.PERIODIC, callback=self._tick)
 
     def _on_timer(self, timer: "Any") -> None:
