@@ -223,8 +223,7 @@ def test_the_components_fit_the_settings(board: VirtualBoard, tmp_path: Path) ->
     settings = tmp_path / "headwater.json"
     for text, component in (
         ({"broker": {"host": "h", "protocol": "fmq"}}, "headwater-fmq"),
-        ({"broker": {"host": "h", "version": "5.0"}}, "headwater-mqtt5"),
-        ({"broker": {"host": "h"}, "outbox": {}}, "headwater-store"),
+        ({"broker": {"host": "h"}, "wifi": [{"ssid": "s"}]}, "headwater-wifi"),
     ):
         settings.write_text(json.dumps(text))
         run(board, "install", "--settings", settings)

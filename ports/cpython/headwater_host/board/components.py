@@ -18,7 +18,7 @@ PACKAGED = Path(__file__).with_name("components")
 #: Environment variable that names another folder.
 VARIABLE = "HEADWATER_COMPONENTS"
 #: Components for tables of the settings.
-_OPTIONAL = {"outbox": "headwater-store", "serial": "headwater-link"}
+_OPTIONAL = {"wifi": "headwater-wifi", "serial": "headwater-link", "update": "headwater-update"}
 
 
 class Component(NamedTuple):
@@ -43,11 +43,11 @@ def available(folder: Path) -> list[str]:
 
 def fitting(settings: Mapping[str, Any]) -> list[str]:
     """Return the names of the components that a board with these settings needs."""
-    broker = settings.get("broker") or {}
-    if broker.get("protocol") == "fmq":
-        names = ["headwater-fmq"]
-    else:
-        names = ["headwater-mqtt5" if broker.get("version") == "5.0" else "headwater-mqtt"]
+    if not settings:
+        return ["headwater-mqtt"]
+    names = ["headwater-device"]
+    if (settings.get("broker") or {}).get("protocol") == "fmq":
+        names.append("headwater-fmq")
     return names + [name for key, name in _OPTIONAL.items() if key in settings]
 
 

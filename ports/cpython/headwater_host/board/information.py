@@ -66,6 +66,12 @@ def _dotted(version: tuple[object, ...]) -> str:
     return ".".join(map(str, version[:3])) + "".join(f"-{part}" for part in version[3:] if part)
 
 
+def firmware(found: dict[str, Any]) -> str:
+    """Return the firmware in words."""
+    version = f"{found['implementation']} {_dotted(found['version'])}"
+    return f"{version} for {found['platform']} ({found['release']})"
+
+
 def report(port: str, found: dict[str, Any], record: Record) -> str:
     """Return the lines that describe a board."""
     mpy = found["mpy"]
@@ -74,12 +80,11 @@ def report(port: str, found: dict[str, Any], record: Record) -> str:
         installed = f"{record.version}: {', '.join(record.components)}"
     if not record.complete:
         installed += "; the installation was interrupted: repeat `headwater board install`"
-    firmware = f"{found['implementation']} {_dotted(found['version'])}"
     rows = {
         "port": port,
         "machine": found["machine"] or found["platform"],
         "id": found["id"],
-        "firmware": f"{firmware} for {found['platform']} ({found['release']})",
+        "firmware": firmware(found),
         "bytecode": f".mpy {mpy & 0xFF}.{mpy >> 8 & 3}{', ROMFS' * found['romfs']}",
         "memory": f"{found['memory_free']:,} of {found['memory']:,} bytes free",
         "flash": f"{found['flash_free']:,} of {found['flash']:,} bytes free",

@@ -316,6 +316,19 @@ def _wipe(args: argparse.Namespace) -> int:
     return OK
 
 
+def _doctor(args: argparse.Namespace) -> int:
+    from headwater_host.board import doctor
+
+    failed = False
+    with _board(args) as board:
+        for found in doctor.examine(board):
+            failed = found.result == doctor.FAILED
+            print(f"{found.result:5} {found.step:16} {found.text}", flush=True)
+            if found.remedy:
+                print(f"{'':6}{found.remedy}")
+    return FAILED if failed else OK
+
+
 #: Subcommands by name.
 COMMANDS = {
     "list": Subcommand("list the boards on serial ports", _list_options, _list),
@@ -327,4 +340,7 @@ COMMANDS = {
     "reset": Subcommand("reset a board, which starts its program", _port_option, _reset),
     "publish-update": Subcommand(board_update.HELP, board_update.add_arguments, board_update.run),
     "wipe-ours": Subcommand("remove what headwater installed on a board", _wipe_options, _wipe),
+    "doctor": Subcommand(
+        "check a board from its serial port to an acknowledged message", _stopping_options, _doctor
+    ),
 }
