@@ -23,6 +23,7 @@ from headwater_host.board.settings import patched
 from tests import built
 from tests.host.command import HEADWATER, PATIENCE_S, ended, environment, headwater
 from tests.rows import each_row
+from tools.deploy import package_files
 from tools.virtual_board import VirtualBoard
 
 pytestmark = pytest.mark.needs_micropython
@@ -359,7 +360,8 @@ def test_wipe_ours_removes_only_what_was_installed(board: VirtualBoard) -> None:
     assert look(board, "files", "ls", "/lib").split() == ["headwater", "headwater-installed.json", "mine.py"]
     assert look(board, "files", "ls", "/lib/headwater").split() == ["mine.py", "reasons.mpy"]
     assert look(board, "files", "ls").split() == ["headwater.json", "lib", "main.py"]
-    run(board, "wipe-ours", "--yes", "--changed")
+    run(board, "wipe-ours", "--yes", "--changed", "--state")
+    assert look(board, "files", "ls").split() == ["lib", "main.py"]
     run(board, "files", "rm", "/lib/headwater/mine.py")
     assert run(board, "wipe-ours", "--yes") == "headwater is not installed\n"
 
@@ -372,6 +374,23 @@ def test_wipe_ours_asks_on_a_terminal(board: VirtualBoard) -> None:
             os.write(terminal, answer)
             assert process.wait(PATIENCE_S) == 0
         assert ("headwater" in look(board, "files", "ls", "/lib").split()) is left
+
+
+def test_a_stopped_program_s_watchdog_is_fed(components: Path) -> None:
+    main = """
+from headwater_board.watchdog import Watchdog
+import time
+watchdog = Watchdog(2000)
+print("guarded")
+while True:
+    watchdog.fed(0)
+    time.sleep_ms(50)
+"""
+    with VirtualBoard(port="rp2", files=package_files("mpy"), main=main) as board:
+        board.wait_for("guarded")
+        slow = b"import time\ntime.sleep(5)\nprint('still here')\n"
+        assert run(board, "run", "-", data=slow) == "still here\n"
+        assert "watchdog" not in [what for _, what in board.events]
 
 
 # ---- what goes wrong -------------------------------------------------------------------------------------------------

@@ -14,6 +14,8 @@ if TYPE_CHECKING:
 
 #: The longest timeout of an RP2040 in milliseconds. An RP2350 has 16,777, an ESP32 hours.
 RP2040_LIMIT_MS = 8388
+#: The last one that was made, for ``headwater board``, which stops its program and then copies files.
+current: "Watchdog | None" = None
 
 
 class Watchdog:
@@ -25,6 +27,8 @@ class Watchdog:
     """
 
     def __init__(self, timeout_ms: int = 8000, wdt: "Any" = None, timer: int = -1):
+        global current
+        current = self
         if wdt is None:
             from machine import WDT
 

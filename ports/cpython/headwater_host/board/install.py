@@ -19,6 +19,8 @@ LIB = "/lib"
 #: Directories on a board that belong to headwater.
 OURS = (f"{LIB}/headwater", f"{LIB}/headwater_board")
 RECORD = f"{LIB}/headwater-installed.json"
+#: Files that headwater's modules write on the board: settings, boot number, addresses.
+STATE = ("/headwater.json", "/headwater.boot.0", "/headwater.boot.1", "/headwater-addresses.json")
 #: Called with the name of a file, its bytes written so far, and its size.
 Progress = Callable[[str, int, int], object]
 
@@ -177,7 +179,8 @@ def remove(board: Board, names: Sequence[str], roots: Sequence[str] = OURS) -> N
 def uninstall(board: Board, names: Sequence[str]) -> None:
     """Remove installed files, and with the last one the record."""
     remove(board, names)
-    if not hashes(board, list(read_record(board).files)):
+    record = read_record(board)
+    if record.files and not hashes(board, list(record.files)):
         board.remove(RECORD)
 
 

@@ -27,6 +27,13 @@ _PROMPT_S = 4.0
 #: Seconds for one step of the raw prompt's protocol.
 _STEP_S = 10.0
 _CHUNK = 1024
+# Nothing can stop a watchdog: this lets a timer feed it for ten minutes.
+_FEED = """
+import sys
+_watchdog = getattr(sys.modules.get("headwater_board.watchdog"), "current", None)
+if _watchdog:
+    _watchdog.allow(600000)
+"""
 # The board waits until this machine has closed the port.
 _RESET = "import time, machine; time.sleep_ms(200); machine.reset()"
 # One piece of code, because each takes a round trip.
@@ -138,6 +145,10 @@ class Board:
         return [entry.name for entry in self._raw_prompt().fs_listdir(name)]
 
     # ---- reset -------------------------------------------------------------------------------------------------------
+
+    def feed_watchdog(self) -> None:
+        """Keep the watchdog of the program that was stopped from resetting the board, if it is one of headwater."""
+        self.exec(_FEED)
 
     def soft_reset(self) -> None:
         """Reset the interpreter without running `main.py`."""

@@ -129,6 +129,7 @@ def _files_options(parser: argparse.ArgumentParser) -> None:
 def _wipe_options(parser: argparse.ArgumentParser) -> None:
     _stopping_options(parser)
     option(parser, "--changed", "Also remove files that changed since the installation", FLAG)
+    option(parser, "--state", "Also remove settings, boot number and addresses", FLAG)
     option(parser, "--yes", "Do not ask", FLAG)
 
 
@@ -144,6 +145,7 @@ def _board(args: argparse.Namespace) -> Iterator["Board"]:
 
     port = choose(args.port)
     with explained(port), Board(port) as board:
+        board.feed_watchdog()
         try:
             yield board
         except BaseException as error:
@@ -306,12 +308,14 @@ def _wipe(args: argparse.Namespace) -> int:
     with _board(args) as board:
         names, changed = install.ours(board)
         kept = [] if args.changed else changed
+        if args.state:
+            names += install.hashes(board, install.STATE)
         for name in names:
             print(f"{'keep  ' if name in kept else 'remove'} {name}{' (changed)' * (name in changed)}")
         going = [name for name in names if name not in kept]
-        if not going:
+        if not names:
             print("headwater is not installed")
-        elif args.yes or board_settings.confirmed(f"Remove {len(going)} files?"):
+        elif going and (args.yes or board_settings.confirmed(f"Remove {len(going)} files?")):
             install.uninstall(board, going)
     return OK
 
