@@ -9,11 +9,13 @@ import zipfile
 from importlib import metadata
 from pathlib import Path
 
+import mpremote
 import pytest
 from packaging.requirements import Requirement
 
 from tools.groups import requirements
 from tools.toolchain import ROOT
+from tools.virtual_board import VirtualBoard
 
 #: Package -> its folder's parent: of the distribution headwater.
 PACKAGES = {
@@ -140,6 +142,36 @@ def test_the_wheels_are_installed_and_work(wheels: tuple[Path, Path], tmp_path: 
     assert (put.returncode, put.stderr) == (0, "")
     got = headwater("mq", "get", "--store", "queues.db", "--queue", "Q")
     assert (got.returncode, got.stdout, got.stderr) == (0, "21.5\n", "")
+
+
+@pytest.mark.needs_micropython
+def test_the_installed_wheel_installs_headwater_on_a_board(wheels: tuple[Path, Path], tmp_path: Path) -> None:
+    place = tmp_path / "site"
+    pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-index", "--no-deps"]
+    done = run(*pip, "--disable-pip-version-check", "--target", place, wheels[0])
+    assert done.returncode == 0, done.stderr
+    # mpremote and pyserial are from this environment, headwater is not.
+    packages = Path(mpremote.__file__).parents[1]
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(map(str, (place, packages)))}
+    environment.pop("HEADWATER_COMPONENTS", None)
+    program = "import headwater.mqtt.client\nprint(headwater.mqtt.client.Client.__name__)\n"
+    (tmp_path / "program.py").write_text(program)
+    with VirtualBoard(flash="littlefs") as board:
+
+        def command(*words: str) -> str:
+            done = subprocess.run(
+                [sys.executable, "-S", "-m", "headwater_host", "board", *words, "--port", board.port],
+                cwd=tmp_path,
+                env=environment,
+                capture_output=True,
+                text=True,
+                timeout=100,
+            )
+            assert done.returncode == 0, done.stderr
+            return done.stdout
+
+        assert "wrote   /lib/headwater/mqtt/__init__.mpy\n" in command("install", "mqtt")
+        assert command("run", "program.py") == "Client\n"
 
 
 def test_the_core_needs_nothing() -> None:
