@@ -328,6 +328,24 @@ def test_logs_shows_what_a_board_prints_over_its_resets(components: Path) -> Non
             assert process.wait(PATIENCE_S) == 0
 
 
+def test_logs_shows_the_log_ring_of_a_program(board: VirtualBoard) -> None:
+    assert "no log ring" in fails(board, 1, "logs", "--ring")
+    main = """
+import time
+from headwater_board.logs import INFO, WARNING, LogRing
+log = LogRing()
+log.write(INFO, "measured")
+log.write(WARNING, "no answer")
+print("logged")
+while True:
+    time.sleep_ms(50)
+"""
+    with VirtualBoard(files=package_files("mpy"), main=main) as logging:
+        logging.wait_for("logged")
+        lines = run(logging, "logs", "--ring").splitlines()
+    assert [(line[0], line.split(" ", 2)[2]) for line in lines] == [("I", "measured"), ("W", "no answer")]
+
+
 def test_files_are_copied_listed_and_removed(board: VirtualBoard, tmp_path: Path) -> None:
     data = os.urandom(5000)
     (tmp_path / "data.bin").write_bytes(data)

@@ -37,6 +37,8 @@ _LETTERS = b"?DIWE"
 _FRAME = const(14)
 _NEWLINE = const(10)
 _SPACE = const(32)
+#: The last one that was made, for ``headwater board logs --ring``.
+current: "LogRing | None" = None
 
 
 class LogRing:
@@ -50,6 +52,8 @@ class LogRing:
         self.line = min(line, size // 4 - _FRAME)
         if self.line <= 0:
             raise ValueError("a log needs 64 bytes")
+        global current
+        current = self
         #: Records that were dropped for want of room.
         self.dropped = 0
         self.ticks_ms = ticks_ms

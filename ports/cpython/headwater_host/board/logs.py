@@ -6,11 +6,33 @@ from collections.abc import Callable
 
 from serial import Serial
 
-from headwater_host.board.errors import unopened
-from headwater_host.board.repl import BACK_S
+from headwater_host.board.errors import BoardError, unopened
+from headwater_host.board.repl import BACK_S, Board
 
 #: Seconds for one read.
 _READ_S = 0.2
+# Prints a line end and the records, or nothing without a ring.
+_RING = """
+import sys
+_ring = getattr(sys.modules.get("headwater_board.logs"), "current", None)
+if _ring:
+    class _Stream:
+        def write(self, buf, off, n):
+            sys.stdout.write(bytes(buf[off : off + n]))
+            return n
+    print()
+    _ring.drain(_Stream())
+"""
+
+
+def ring(board: Board) -> str:
+    """Return the records in the log ring of the program that was stopped. Raises BoardError if it has none."""
+    found = board.exec(_RING)
+    if not found:
+        raise BoardError(
+            "the board's program has no log ring (headwater_board.logs), or it ended with a reset"
+        )
+    return found.removeprefix("\n")
 
 
 def follow(

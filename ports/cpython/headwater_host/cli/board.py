@@ -104,7 +104,9 @@ def _run_options(parser: argparse.ArgumentParser) -> None:
 
 def _logs_options(parser: argparse.ArgumentParser) -> None:
     _port_option(parser)
-    option(parser, "--reset", "Reset the board first", FLAG)
+    first = parser.add_mutually_exclusive_group()
+    option(first, "--reset", "Reset the board first", FLAG)
+    option(first, "--ring", "Stop the program, print its log ring, and end", FLAG)
     option(parser, "-W --wait", "Stop after this time", SECONDS)
 
 
@@ -251,10 +253,14 @@ def _write(data: bytes) -> None:
 
 def _logs(args: argparse.Namespace) -> int:
     from headwater_host.board.errors import explained
-    from headwater_host.board.logs import follow
+    from headwater_host.board.logs import follow, ring
     from headwater_host.board.ports import choose
     from headwater_host.board.repl import Board
 
+    if args.ring:
+        with _board(argparse.Namespace(port=args.port, no_reset=False)) as board:
+            print(ring(board), end="")
+        return OK
     port = choose(args.port)
     with contextlib.suppress(KeyboardInterrupt), explained(port):
         with Board(port) as board:
