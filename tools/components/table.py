@@ -48,6 +48,15 @@ _FMQ = (
     "headwater.streaming",
 )
 _LINK = ("headwater.link.link", "headwater_board.serial")
+_STORE = ("headwater.journal", "headwater_board.flash")
+_LIFE = (
+    "headwater_board.boots",
+    "headwater_board.watchdog",
+    "headwater_board.clock",
+    "headwater_board.logs",
+    "headwater_board.sleep",
+    "headwater_board.service",
+)
 
 #: Component: the modules that it is for.
 COMPONENTS: Mapping[str, tuple[str, ...]] = {
@@ -69,14 +78,17 @@ COMPONENTS: Mapping[str, tuple[str, ...]] = {
         "headwater_board.resolver",
     ),
     "headwater-link": _LINK,
-    "headwater-store": ("headwater.journal", "headwater_board.flash"),
-    "headwater-life": (
-        "headwater_board.boots",
-        "headwater_board.watchdog",
-        "headwater_board.clock",
-        "headwater_board.logs",
-        "headwater_board.sleep",
-        "headwater_board.service",
+    "headwater-store": _STORE,
+    "headwater-life": _LIFE,
+    "headwater-device": (
+        *_MQTT,
+        "headwater.mqtt.v5",
+        *_NET,
+        *_STORE,
+        *_LIFE,
+        "headwater_board.aio",
+        "headwater_board.device",
+        "headwater_board.settings",
     ),
     "headwater-update": (
         "headwater_board.loader",
