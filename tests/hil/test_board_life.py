@@ -87,6 +87,38 @@ def test_why_the_board_started(port: Port) -> None:
         assert report["error_boot"] == 1
 
 
+COUNTS = """
+from headwater_board.boots import Boots
+boots = Boots()
+print("BOOT", boots.boot, "of", boots.error)
+try:
+    [][boots.boot]
+except IndexError as error:
+    boots.failed(error)
+boots.note("a reset")
+print("END")
+"""
+
+
+def test_no_boot_number_is_used_twice_over_power_cuts(port: Port) -> None:
+    """The power goes within each flash operation of a start, and of the one behind it."""
+    with board_of(port, COUNTS) as board:
+        board.wait_for("END", 60)
+        board.power_cut()
+        for cut in (1, 1, 2, 2, 3, 3):
+            board.power_on(cut_at_flash_operation=cut)
+            board.wait_off(60)
+        mark = board.mark
+        board.power_on()
+        board.wait_for("END", 60, after=mark)
+        log = board.log
+    numbers = [int(number) for number in re.findall(r"BOOT (\d+) of None", log)]
+    assert len(numbers) >= 4
+    assert numbers == sorted(set(numbers))
+    # A start whose write was cut may have counted.
+    assert numbers[-1] <= 8
+
+
 BLOCKED = """
 import time
 from headwater_board.watchdog import Watchdog
