@@ -35,10 +35,13 @@ class Stream:
         # Bound once, because binding allocates.
         self.end = self.close
 
-    def open(self, message: "Any", size: int) -> bool:
-        """Offer a message with a payload of ``size`` bytes: whether the sink takes it."""
-        self.streaming = self.sink.open(message, size)
-        return self.streaming
+    def offer(self, session: "Any", message: "Any") -> None:
+        """Offer the sink the large message that ``session`` is about to receive."""
+        epoch = session.epoch
+        self.streaming = self.sink.open(message, session.large_left)
+        if session.epoch != epoch:
+            # The sink has ended the connection.
+            self.close(False)
 
     def write(self, buf: "Bytes", at: int, n: int) -> None:
         """Pass on ``n`` bytes of the payload."""

@@ -507,15 +507,12 @@ def _begin_large(s: "ClientSession", i: int, end: int) -> int:
         return s.fail(errors.E_RX_WINDOW)
     if bad == UNKNOWN:
         return f.payload_at
-    stream = s.stream
     epoch = s.epoch
-    fits = fits and stream is not None and stream.open(f, s.large_left)
+    if fits and s.stream is not None:
+        s.stream.offer(s, f)
     if s.epoch != epoch:
-        # The sink has ended the connection.
-        if stream is not None:
-            stream.close(False)
         return -1
-    if not fits:
+    if s.stream is None or not s.stream.streaming:
         s.skipped += 1
     s.large_answer = bad
     return f.payload_at

@@ -727,15 +727,12 @@ def _begin_large(s: Session, i: int, end: int) -> int:
             return at
     # Nothing is acknowledged if the sink raises.
     s.large_qos = 0
-    stream = s.stream
     epoch = s.epoch
-    fits = fits and stream is not None and stream.open(p, s.large_left)
+    if fits and s.stream is not None:
+        s.stream.offer(s, p)
     if s.epoch != epoch:
-        # The sink has ended the connection.
-        if stream is not None:
-            stream.close(False)
         return -1
-    if not fits:
+    if s.stream is None or not s.stream.streaming:
         s.skipped += 1
     s.large_qos = p.qos()
     return at

@@ -28,7 +28,7 @@ from headwater_host.hub.registry import Registry
 from headwater_host.hub.rpc import Calls
 from headwater_host.hub.storage import Message, Store, backlog
 from headwater_host.hub.storage.statistics import STATISTICS
-from headwater_host.hub.subscribe import Subscriptions, read_wish
+from headwater_host.hub.subscribe import Subscriptions, read_subscription
 from headwater_host.hub.time_service import TIME, time_service
 from headwater_host.hub.topic_list import NAME, TopicList
 from headwater_host.hub.turns import Turns
@@ -105,7 +105,7 @@ class Broker:
             limits,
             self._traffic.sent,
             loop,
-            partial(read_wish, self.registry),
+            partial(read_subscription, self.registry),
             self.calls.on_call,
         )
         self._subscriptions = Subscriptions(

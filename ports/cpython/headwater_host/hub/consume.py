@@ -26,7 +26,7 @@ _UNBOUNDED = 64
 #: Handles a CONSUME with ONCE that names no group: a call.
 OnCall = Callable[[Connection, Frame, bytes, Subscription], None]
 #: Reads what SUBSCRIBE, or CONSUME with ONCE, asks for. Raises RefusedError.
-ReadWish = Callable[[Frame], Subscription]
+ReadSubscription = Callable[[Frame], Subscription]
 
 
 class Consumer(Member):
@@ -122,7 +122,7 @@ class Consumers:
         limits: ClientLimits,
         sent: Metric,
         loop: asyncio.AbstractEventLoop,
-        read_wish: ReadWish,
+        read_subscription: ReadSubscription,
         on_call: OnCall,
     ):
         self.groups = groups
@@ -130,7 +130,7 @@ class Consumers:
         self._limits = limits
         self._sent = sent
         self._loop = loop
-        self._read_wish = read_wish
+        self._read_subscription = read_subscription
         self._on_call = on_call
         self._of: dict[Client, _Consuming] = {}
         #: Those that wait for one message, in the order of their deadlines.
@@ -160,16 +160,16 @@ class Consumers:
         self._join(Consumer(self, client, subscribed, ident, window))
 
     def _on_once(self, connection: Connection, client: Client, f: Frame, ident: bytes) -> None:
-        wish = self._read_wish(f)
-        connection.check("CONSUME", wish.topic)
-        if not wish.group:
-            self._on_call(connection, f, ident, wish)
+        asked = self._read_subscription(f)
+        connection.check("CONSUME", asked.topic)
+        if not asked.group:
+            self._on_call(connection, f, ident, asked)
             return
         count = len(self._consumers(client))
         if count >= self._limits.subscriptions:
             raise RefusedError(spec5.QUOTA_EXCEEDED, f"{count} CONSUMEs of this client are waiting already")
-        self._registry.require_named(wish.topic)
-        subscribed = Subscribed(wish, Selection(wish.tags, wish.condition), 0)
+        self._registry.require_named(asked.topic)
+        subscribed = Subscribed(asked, Selection(asked.tags, asked.condition), 0)
         window = 1 if f.head & spec.NEEDACK else 0
         consumer = Consumer(self, client, subscribed, ident, window, self._loop.time() + self._limits.once)
         self._waiting[consumer] = None

@@ -32,9 +32,9 @@ _UNREAD = 8
 _LONGEST_TEXT = 256
 
 
-def check_responder(wish: Subscription) -> None:
+def check_responder(asked: Subscription) -> None:
     """Raise RefusedError when a subscription to calls names a group."""
-    if wish.group and wish.topic.startswith(SERVED):
+    if asked.group and asked.topic.startswith(SERVED):
         raise RefusedError(spec5.TOPIC_FILTER_INVALID, "a responder subscribes without a group")
 
 
@@ -160,14 +160,14 @@ class Calls:
 
     # -- calls -------------------------------------------------------------------------------------------------------
 
-    def on_call(self, connection: Connection, f: Frame, ident: bytes, wish: Subscription) -> None:
+    def on_call(self, connection: Connection, f: Frame, ident: bytes, asked: Subscription) -> None:
         """Begin a call. Raises RefusedError."""
         client, limits = connection.client, self._limits
         assert client is not None
-        if not is_literal(wish.topic) or wish.condition:
+        if not is_literal(asked.topic) or asked.condition:
             raise RefusedError(spec5.TOPIC_FILTER_INVALID, "a call names one topic, and has no condition")
         arguments = requests.arguments(f)
-        procedure = self._procedures.get(wish.topic)
+        procedure = self._procedures.get(asked.topic)
         if procedure is not None:
             procedure(connection, ident, arguments)
             return
@@ -176,7 +176,7 @@ class Calls:
         count = len(self._of.get(client, ()))
         if count >= limits.calls or len(self._open) >= limits.all_calls:
             raise RefusedError(spec5.QUOTA_EXCEEDED, f"{count} calls of this client are in progress")
-        message = Message(0, ident, SERVED + wish.topic, 0, wish.tags, arguments, 0, False, 0)
+        message = Message(0, ident, SERVED + asked.topic, 0, asked.tags, arguments, 0, False, 0)
         if len(encode(message.topic)) + requests.tags_size(f) + len(arguments) > limits.frame:
             raise RefusedError(spec5.PACKET_TOO_LARGE, "the call is too long for the responder")
         call = Call(ident, client, self._clock() + limits.rpc, message, self._pick(message))

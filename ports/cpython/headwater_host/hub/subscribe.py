@@ -26,14 +26,14 @@ from headwater_host.hub.turns import Steps, Turns
 LONGEST_GROUP = 256
 
 
-def read_wish(registry: Registry, f: Frame) -> Subscription:
+def read_subscription(registry: Registry, f: Frame) -> Subscription:
     """Return what SUBSCRIBE, or CONSUME with ONCE, asks for. Raises RefusedError."""
-    wish = requests.subscribe(f)
-    topic, group = check_filter(registry.name(wish.topic)), wish.group
+    asked = requests.subscribe(f)
+    topic, group = check_filter(registry.name(asked.topic)), asked.group
     if len(group) > LONGEST_GROUP or group.startswith(OWN) or not group.isprintable():
         text = f"a group's name is printable text of at most {LONGEST_GROUP} characters that does not begin with $"
         raise RefusedError(spec5.TOPIC_FILTER_INVALID, text)
-    return Subscription(0, topic, tuple(wish.tags), wish.condition, group)
+    return Subscription(0, topic, tuple(asked.tags), asked.condition, group)
 
 
 @dataclass
@@ -56,13 +56,13 @@ class Subscriptions:
         frame waits."""
         client = connection.client
         assert client is not None
-        wish = read_wish(self.registry, f)
-        connection.check("SUBSCRIBE", wish.topic)
-        selection = Selection(wish.tags, wish.condition)
-        check_responder(wish)
-        serial = self._serial(client, wish)
-        self.registry.require_named(wish.topic)
-        subscription = replace(wish, serial=serial)
+        asked = read_subscription(self.registry, f)
+        connection.check("SUBSCRIBE", asked.topic)
+        selection = Selection(asked.tags, asked.condition)
+        check_responder(asked)
+        serial = self._serial(client, asked)
+        self.registry.require_named(asked.topic)
+        subscription = replace(asked, serial=serial)
         known = client.subscriptions.get(serial)
         more = cost(subscription) - (cost(known.subscription) if known else 0)
         if more > 0 and self.held + more > self.limits.all_subscriptions:
@@ -114,10 +114,10 @@ class Subscriptions:
         if not subscribed.subscription.group:
             self.broadcasts.answered(client, subscribed, retained)
 
-    def _serial(self, client: Client, wish: Subscription) -> int:
+    def _serial(self, client: Client, asked: Subscription) -> int:
         """Return the serial of the client's subscription to the same filter for the same group, or a new one."""
         for serial, known in client.subscriptions.items():
-            if (known.subscription.topic, known.subscription.group) == (wish.topic, wish.group):
+            if (known.subscription.topic, known.subscription.group) == (asked.topic, asked.group):
                 return serial
         count = len(client.subscriptions)
         if count >= self.limits.subscriptions:

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING
 
 from headwater.fmq.calls import call, consume_once
 from headwater.fmq.queues import consume as begin_to_consume
+from headwater.mqtt import spec5
 from headwater_host.client.base import check_client, open_store, routes_of
 from headwater_host.client.fmq.messages import Message, Subscription, texts
 from headwater_host.client.fmq.options import encoded_tags, split_url, text_bytes
@@ -49,8 +50,6 @@ PORT = 7760
 TLS_PORT = 7761
 #: The default of ``Limits.in_flight``.
 IN_FLIGHT = 1024
-_NO_MATCH = 0x10
-_NO_SUBSCRIPTION = 0x11
 # A consumer's default window, and the limit for all windows: the rest is for pushed and single messages.
 _WINDOW = 64
 _WINDOWS = RECEIVE_WINDOW - 96
@@ -234,7 +233,7 @@ class Client(Subscribing):
             if not was_there:
                 raise
             return
-        if answer.code not in (0, _NO_SUBSCRIPTION):
+        if answer.code not in (0, spec5.NO_SUBSCRIPTION_EXISTED):
             raise FmqRequestError(f"to unsubscribe from {subscription.topic!r}", answer.code, answer.why)
         self._consumed.pop(subscription.number, None)
 
@@ -316,7 +315,7 @@ class Client(Subscribing):
         if isinstance(answer, Message):
             answer.topic = answer.topic or Topic(topic)
             return answer
-        if answer.code == _NO_MATCH:
+        if answer.code == spec5.NO_MATCHING_SUBSCRIBERS:
             return None
         raise FmqRequestError(f"to deliver one message of {topic!r}", answer.code, answer.why)
 
