@@ -2,17 +2,15 @@
 
 import json
 import re
-import socket
-import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import cast
 
 import pytest
 
 from headwater_host.client.blocking import Client
 from tests.conftest import require
+from tests.names import everything_is, name_server
 from tools.board_air import PASSWORD, SSID
 from tools.broker import HOST, Mosquitto
 from tools.deploy import package_files
@@ -170,37 +168,12 @@ sleep.cycle(keeper, 3600000, 4000, linger_ms=300, boots=boots, resolver=resolver
 """
 
 
-@contextmanager
-def name_server() -> Iterator[tuple[int, list[str]]]:
-    """A name server that knows ``broker.example``: its port, and the names it was asked for."""
-    asked: list[str] = []
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as server:
-        server.bind(("127.0.0.1", 0))
-
-        def serve() -> None:
-            while True:
-                query, address = server.recvfrom(512)
-                if not query:
-                    return
-                labels = re.findall(rb"[a-z]+", query[12:-4])
-                asked.append(b".".join(labels).decode())
-                answer = b"\xc0\x0c\0\1\0\1\0\0\0\x3c\0\4\xc0\xa8\4\1"
-                server.sendto(query[:2] + b"\x81\x80\0\1\0\1\0\0\0\0" + query[12:] + answer, address)
-
-        thread = threading.Thread(target=serve)
-        thread.start()
-        yield server.getsockname()[1], asked
-        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as end:
-            end.sendto(b"", server.getsockname())
-        thread.join()
-
-
 @pytest.mark.needs_mosquitto
 @pytest.mark.timeout(200)
 def test_deep_sleep_cycles(port: Port, mosquitto: Callable[..., Mosquitto]) -> None:
     broker = mosquitto()
     with (
-        name_server() as (dns, asked),
+        name_server(everything_is("192.168.4.1")) as (dns, asked),
         Client(HOST, broker.port) as client,
         board_of(port, "print('NOT YET')") as board,
     ):

@@ -8,8 +8,8 @@ from typing import cast
 import pytest
 
 from headwater_host.client.blocking import Client
-from tests.hil.test_board_life import name_server
 from tests.host.gateway_peers import recorded, running_gateway
+from tests.names import everything_is, name_server
 from tools.broker import HOST, Mosquitto
 from tools.deploy import package_files
 from tools.toolchain import ROOT
@@ -36,7 +36,7 @@ def board_of(port: str, example: str, uarts: int = 0) -> VirtualBoard:
 @pytest.mark.parametrize("port", ["esp32", "rp2"])
 def test_deep_sleep(port: str, mosquitto: Callable[..., Mosquitto]) -> None:
     broker = mosquitto()
-    with Client(HOST, broker.port) as client, name_server() as (dns, _):
+    with Client(HOST, broker.port) as client, name_server(everything_is("192.168.4.1")) as (dns, _):
         client.subscribe("meter-7/level", 1)
         board = board_of(port, "deep_sleep")
         board.air.reach("224.0.0.251:5353", dns)

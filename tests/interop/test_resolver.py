@@ -1,14 +1,11 @@
 """The board's resolver, with a name server that is slow, silent, wrong, or knows no such name."""
 
-import socket
-import struct
-import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from tests.names import a, answer, labels, name_server, record
 from tools import mpy
 from tools.broker import Mosquitto
 from tools.runtimes import run_unix
@@ -17,27 +14,6 @@ pytestmark = [pytest.mark.needs_micropython, pytest.mark.needs_mosquitto]
 SCRIPT = Path(__file__).parent / "device" / "resolver.py"
 NXDOMAIN = 3
 SERVFAIL = 2
-
-
-def record(kind: int, data: bytes, name: bytes = b"\xc0\x0c") -> bytes:
-    return name + struct.pack(">HHIH", kind, 1, 60, len(data)) + data
-
-
-def a(address: str, name: bytes = b"\xc0\x0c") -> bytes:
-    return record(1, socket.inet_aton(address), name)
-
-
-def answer(query: bytes, *records: bytes, code: int = 0) -> bytes:
-    return (
-        query[:2]
-        + struct.pack(">HHHHH", 0x8180 | code, 1, len(records), 0, 0)
-        + query[12:]
-        + b"".join(records)
-    )
-
-
-def labels(name: str) -> bytes:
-    return b"".join(bytes([len(part)]) + part.encode() for part in name.split(".")) + b"\0"
 
 
 #: By name: what the server sends for a query, in turn.
@@ -69,49 +45,10 @@ ANSWERS: dict[str, Callable[[bytes, int], list[bytes]]] = {
 }
 
 
-class NameServer:
-    """``asked``: the names of all queries."""
-
-    def __init__(self) -> None:
-        self.socket = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
-        self.socket.bind(("127.0.0.1", 0))
-        self.asked: list[str] = []
-
-    def serve(self) -> None:
-        while True:
-            query, board = self.socket.recvfrom(512)
-            if query == b"stop":
-                return
-            assert query[2:12] == b"\x01\0\0\1\0\0\0\0\0\0"
-            assert query.endswith(b"\0\0\1\0\1")
-            parts, at = [], 12
-            while query[at]:
-                parts.append(query[at + 1 : at + 1 + query[at]].decode())
-                at += query[at] + 1
-            name = ".".join(parts)
-            self.asked.append(name)
-            for one in ANSWERS[name](query, self.asked.count(name)):
-                self.socket.sendto(one, board)
-
-
-@contextmanager
-def name_server() -> Iterator[NameServer]:
-    server = NameServer()
-    thread = threading.Thread(target=server.serve)
-    thread.start()
-    try:
-        yield server
-    finally:
-        server.socket.sendto(b"stop", server.socket.getsockname())
-        thread.join(10)
-        server.socket.close()
-
-
 def test_names_are_resolved_without_blocking(mosquitto: Callable[..., Mosquitto]) -> None:
     hosts = ["192.168.4.1", "kept", *(host for host in ANSWERS if host not in ("broker.test", "old.test"))]
     path = [mpy.compiled(mpy.SDK), mpy.compiled(mpy.BOARD_PORT)]
-    with name_server() as server:
-        port = server.socket.getsockname()[1]
+    with name_server(lambda name, query, n: ANSWERS[name](query, n)) as (port, asked):
         done = run_unix(SCRIPT, str(port), str(mosquitto().port), *hosts, path=path)
     assert done.stdout.splitlines() == [
         "192.168.4.1 ['192.168.4.1'] at once free",
@@ -133,7 +70,7 @@ def test_names_are_resolved_without_blocking(mosquitto: Callable[..., Mosquitto]
         "errno 111",
         "errno 111",
     ], done.stdout
-    assert server.asked.count("silent.test") in (5, 6)
-    assert server.asked.count("broker.test") == 2
-    assert "kept" not in server.asked
-    assert "old.test" in server.asked
+    assert asked.count("silent.test") in (5, 6)
+    assert asked.count("broker.test") == 2
+    assert "kept" not in asked
+    assert "old.test" in asked

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.interop.test_keeper_board import WAIT_S, Listener
-from tests.interop.test_resolver import name_server
+from tests.names import everything_is, name_server
 from tools import deploy
 from tools.board_air import PASSWORD, SSID
 from tools.broker import Mosquitto
@@ -128,12 +128,12 @@ def test_a_soft_reset_leaves_the_interface_half_up(board: Board) -> None:
 
 @pytest.mark.parametrize("port", ["esp32", "rp2"])
 def test_names_from_the_networks_name_server(port: str, mosquitto: Callable[..., Mosquitto]) -> None:
-    with name_server() as server:
+    with name_server(everything_is("127.0.0.1")) as (dns, asked):
         made = Board(port, mosquitto(), RESOLVER=True)
         made.air.set(dns=False)
         try:
-            made.air.reach("192.168.4.1:53", server.socket.getsockname()[1])
+            made.air.reach("192.168.4.1:53", dns)
             made.until("online")
         finally:
             made.virtual.close()
-    assert server.asked
+    assert asked
