@@ -384,6 +384,11 @@ def test_every_module_is_in_one_unit_and_in_the_component_of_everything() -> Non
     assert len(ports) == len(list(mpy.modules(mpy.BOARD_PORT)))
 
 
+def test_the_page_lists_every_component() -> None:
+    page = (ROOT / "docs" / "sizes.md").read_text()
+    assert re.findall(r"^\| `(headwater[\w-]*)` \|", page, re.MULTILINE) == list(COMPONENTS)
+
+
 def test_components_share_their_common_files(tmp_path: Path) -> None:
     made = built.components(tmp_path)
     for component, files in made.items():

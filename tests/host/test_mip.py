@@ -220,8 +220,7 @@ module.rom_ioctl = rom_ioctl
 sys.modules["vfs"] = module
 try:
     vfs.mount(vfs.VfsRom(memoryview(rom)), "/rom")
-    sys.path.append("/rom")
-    sys.path.append("/rom/lib")
+    sys.path[2:2] = ["/rom", "/rom/lib"]
 except OSError:
     pass
 """

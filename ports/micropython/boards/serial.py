@@ -1,4 +1,4 @@
-# What boards without a network freeze: MQTT over a serial line to a gateway, and the journal on flash.
-include("../headwater-mqtt.manifest.py")
+# What boards without a network freeze: the same over a serial line to a gateway.
 include("../headwater-link.manifest.py")
-include("../headwater-store.manifest.py")
+include("../headwater-device.manifest.py")
+include("../headwater-update.manifest.py")

@@ -1,4 +1,4 @@
-# What boards with WiFi freeze: WiFi, MQTT over TCP and TLS, and the journal on flash.
+# What boards with WiFi freeze: a whole board from its settings, with WiFi, MQTT, TLS, the journal and updates.
 include("../headwater-wifi.manifest.py")
-include("../headwater-mqtt.manifest.py")
-include("../headwater-store.manifest.py")
+include("../headwater-device.manifest.py")
+include("../headwater-update.manifest.py")
