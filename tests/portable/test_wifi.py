@@ -344,8 +344,20 @@ def test_it_stops() -> None:
     r = Radio().up()
     r.wifi.stop()
     assert r.nic.said() == [("disconnect",), ("active", False)]
+    # An RP2 that leaves a network would switch its radio on for it.
+    r.wifi.stop()
     assert r.poll(10000) == OFF and not r.nic.calls
     r.up()
+
+
+def test_a_restart_switches_the_radio_of_an_rp2_off() -> None:
+    r = Radio(RP2)
+    r.nic.deinit = lambda: r.nic.calls.append("deinit")  # type: ignore[attr-defined]
+    r.up()
+    for _ in range(3):
+        r.wifi.failed(errors.E_TIMEOUT, 0)
+    assert r.nic.said() == [("disconnect",), ("active", False), "deinit"]
+    assert r.poll(1000) == CONNECTING and r.nic.said() == [("active", True), ("pm", 0), JOIN_HOME]
 
 
 def test_reasons_have_texts() -> None:

@@ -107,9 +107,8 @@ class Interface:
         self._offline_at = 0
 
     def start(self) -> None:
-        """Bring the interface up, at the next ``poll``; harmless while it runs. Raises ValueError for a bad setting."""
+        """Bring the interface up, at the next ``poll``; harmless while it runs."""
         if self.state == OFF:
-            self._prepare()
             self._at = 0
             self._linked()
             self.works()
@@ -162,9 +161,6 @@ class Interface:
         self._silence_limit = self.silences
 
     # -- what differs between interfaces -------------------------------------------------------------------------------
-
-    def _prepare(self) -> None:
-        """Apply settings that precede everything. Raises ValueError."""
 
     def _configure(self) -> None:
         """Apply settings to the active interface."""
@@ -273,11 +269,13 @@ class Interface:
         self._enter(STARTING, SETTLE_MS << min(self._errors, _LONGEST))
 
     def _down(self) -> None:
-        for step in (self._disconnect, self._deactivate):
-            try:
-                step()
-            except (OSError, RuntimeError) as e:
-                self.error = e
+        # An RP2 switches its radio on to leave a network, even one that it is not in.
+        if self.nic.active():
+            for step in (self._disconnect, self._deactivate):
+                try:
+                    step()
+                except (OSError, RuntimeError) as e:
+                    self.error = e
 
     def _deactivate(self) -> None:
         self.nic.active(False)

@@ -82,11 +82,13 @@ class Wifi(Interface):
 
         return REASONS.get(self.status) or f"reason {self.status}"
 
-    def _prepare(self) -> None:
+    def start(self) -> None:
+        """Bring WiFi up, at the next ``poll``; harmless while it runs. Raises ValueError for a bad setting."""
         if self.country is not None:
             network.country(self.country)
         if self.hostname is not None:
             network.hostname(self.hostname)
+        super().start()
 
     def _configure(self) -> None:
         if self._settings:
