@@ -13,9 +13,9 @@ import pytest
 from headwater_host.capture.format import DUPLICATE
 from headwater_host.cli.main import main
 from headwater_spark import pipeline, report
+from headwater_spark.commit import BusyError, new_run
 from headwater_spark.pipeline import Result, run_on
 from headwater_spark.plan import plan
-from headwater_spark.publish import BusyError, new_run
 from headwater_spark.tables import FRAMES, MESSAGES, QUARANTINE, TABLES, TELEMETRY
 from tests.host.command import headwater
 from tests.spark.logs import (

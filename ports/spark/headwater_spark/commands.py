@@ -106,7 +106,7 @@ def run(args: argparse.Namespace) -> int:
     from pyspark.sql import SparkSession
 
     from headwater_spark import pipeline, report
-    from headwater_spark.publish import BusyError
+    from headwater_spark.commit import BusyError
     from headwater_spark.session import local_session
 
     _check_places(args)

@@ -23,10 +23,10 @@ import pyarrow.parquet as pq
 from headwater_host.capture.problem import Problem
 from headwater_spark import buckets, overlaps
 from headwater_spark.candidates import CANDIDATES, Aside, settle_candidates
+from headwater_spark.commit import new_run
 from headwater_spark.engine import Engine, SparkEngine
 from headwater_spark.part import Job, Part
 from headwater_spark.plan import Plan, plan
-from headwater_spark.publish import new_run
 from headwater_spark.sizes import BATCH_ROWS, MAX_MESSAGE, PARTITION_BYTES
 from headwater_spark.stats import Slots, Stats, add
 from headwater_spark.tables import FRAMES, TABLES, Table
@@ -105,7 +105,7 @@ def run_on(
     the maximum payload size in `logical_messages`.
 
     The same log gives the same tables. Raises FileNotFoundError or NotADirectoryError without a log,
-    `publish.BusyError` when another run writes to `out`, and FileExistsError when `out` contains something else
+    `commit.BusyError` when another run writes to `out`, and FileExistsError when `out` contains something else
     under a table's name.
     """
     began = time.monotonic()
