@@ -15,6 +15,7 @@ from tests.hil import updates
 from tests.hil.update_cuts import BACK, RECEIVE, SEED, TRIAL, Bench
 from tests.host.hub_client import config, hub_of
 from tools.broker import Mosquitto, free_port
+from tools.deploy import component_files
 
 Start = Callable[..., Mosquitto]
 
@@ -40,6 +41,28 @@ def test_updates_in_a_row_and_a_downgrade(mosquitto: Start) -> None:
         asyncio.run(updates.install(broker.port, back))
 
 
+def test_an_update_of_the_library(mosquitto: Start, tmp_path: Path) -> None:
+    """The components of the library in a slot hide the installed modules; the loader stays the installed one."""
+    broker = mosquitto()
+    files = updates.version("1", **{"app.py": (WHERE + updates.APP).encode()})
+    for component in ("headwater-mqtt", "headwater-update"):
+        made = component_files(component, tmp_path)
+        files.update({name.lstrip("/"): path.read_bytes() for name, path in made.items()})
+    with updates.board(broker.port) as board:
+        data = updates.image(files, "1", 1)
+        asyncio.run(updates.install(broker.port, data))
+        board.wait_for("version 1 is online")
+        assert "modules /a/lib/headwater_board/ota.mpy /lib/headwater_board/loader.mpy\n" in board.log
+        # The new receiver installs the next update, and the old modules come back with it.
+        mark = board.mark
+        asyncio.run(updates.install(broker.port, updates.image(updates.version("2"), "2", 2)))
+        board.wait_for("version 2 is online", after=mark)
+
+
+WHERE = """
+from headwater_board import loader, ota
+print("modules", ota.__file__, loader.__file__)
+"""
 RAISES = b"import version\nprint('version', version.VERSION, 'starts')\nraise ValueError('no sensor')\n"
 HANGS = b"import version\nprint('version', version.VERSION, 'starts')\nwhile True:\n    pass\n"
 ENDS = b"import version\nprint('version', version.VERSION, 'starts')\n"

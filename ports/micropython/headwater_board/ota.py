@@ -89,7 +89,7 @@ class Receiver:
         restart: "Callable[[], object] | None" = None,
         confirm: bool = True,
         starts: int = 3,
-        manifest_size: int = 4096,
+        manifest_size: int = 8192,
     ):
         self.topic = topic
         self.target = target

@@ -14,7 +14,7 @@ MAGIC = b"HWU1"
 HEAD = 38
 ID = slice(6, 14)
 #: What ``headwater_board.ota.Receiver`` accepts by default.
-LARGEST_MANIFEST = 4096
+LARGEST_MANIFEST = 8192
 LARGEST_IMAGE = (1 << 24) - (1 << 16)
 LONGEST_NAME = 96
 SHORTEST_KEY = 16
