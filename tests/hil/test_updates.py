@@ -14,8 +14,11 @@ from headwater_host.client.fmq import Client as FmqClient
 from tests.hil import updates
 from tests.hil.update_cuts import BACK, RECEIVE, SEED, TRIAL, Bench
 from tests.host.hub_client import config, hub_of
+from tools.board_air import PASSWORD, SSID
 from tools.broker import Mosquitto, free_port
-from tools.deploy import component_files
+from tools.deploy import component_files, package_files
+from tools.toolchain import ROOT
+from tools.virtual_board import Content, VirtualBoard
 
 Start = Callable[..., Mosquitto]
 
@@ -294,3 +297,33 @@ def test_power_cuts_while_firmware_is_written(mosquitto: Start) -> None:
         cuts = [event for _, event in board.events].count("power cut")
         assert cuts == 2 * 8, "a cut did not take place"
         assert "Traceback" not in board.log
+
+
+def test_the_example(mosquitto: Start, tmp_path: Path) -> None:
+    """As its page says: the next version, and one that is broken."""
+    broker = mosquitto()
+    program = (ROOT / "examples" / "device" / "update.py").read_text()
+    program = program.replace("my network", SSID).replace("its password", PASSWORD)
+    key = tmp_path / "shed.key"
+    key.write_text(updates.KEY.hex())
+    files: dict[str, Content] = {
+        **package_files("mpy"),
+        "app.py": program,
+        "main.py": 'from headwater_board import loader\nloader.run("app")\n',
+        "update.key": key,
+    }
+    given = ("-t", updates.TOPIC, "--target", "shed", "--signing-key", str(key))
+    new = tmp_path / "new"
+    new.mkdir()
+    with VirtualBoard(files=files, port="rp2", flash="littlefs", heap="256K") as board:
+        board.air.name("broker.local", "192.168.4.1")
+        board.air.reach("192.168.4.1:1883", broker.port)
+        board.wait_for("version 1.0")
+        (new / "app.py").write_text(program.replace('"1.0"', '"1.1"'))
+        done = _command(broker.port, str(new), *given, "--release", "1.1")
+        assert done.returncode == 0, done.stderr
+        assert "version 1.1" in board.log
+        (new / "app.py").write_text("broken\n")
+        done = _command(broker.port, str(new), *given, "--release", "1.2")
+        assert done.returncode == 1
+        assert "NameError: name 'broken' isn't defined); the board runs 1.1 again" in done.stderr
