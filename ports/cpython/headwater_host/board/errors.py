@@ -2,6 +2,7 @@
 
 import errno
 import os
+import re
 import struct
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -89,7 +90,7 @@ def explained(port: str) -> Iterator[None]:
         yield
     except (DeviceError, TransportExecError) as error:
         cause = str(error).rstrip()
-        if "ENOSPC" in cause:
+        if re.search(r"ENOSPC|OSError: 28$", cause):
             raise full() from error
         raise BoardError(f"code on the board failed:\n{cause}") from error
     except SerialTimeoutException as error:
