@@ -16,7 +16,7 @@ from headwater_host.board.doctor import FAILED, OK, SKIPPED, Finding
 from headwater_host.board.install import RECORD, Record, hash_of
 from headwater_host.board.repl import Board
 from tests.certificates import Pki
-from tests.host.command import headwater
+from tests.host.command import headwater, hub_at
 from tools import deploy
 from tools.board_air import PASSWORD, SSID
 from tools.broker import Mosquitto, free_port
@@ -223,3 +223,12 @@ def test_a_board_that_is_connected_already_skips_wifi(plain: Mosquitto) -> None:
     assert {one.step: one.result for one in findings} == {
         step: SKIPPED if step in ("WiFi", "address", "time", "TLS") else OK for step in STEPS
     }
+
+
+def test_a_board_of_a_hub_passes(tmp_path: Path) -> None:
+    with hub_at(tmp_path) as port, VirtualBoard(files=files(), main="print('started')", heap="384K") as board:
+        found = settings(broker={"protocol": "fmq", "host": "127.0.0.1", "port": port})
+        del found["wifi"]
+        findings = examine(board, found)
+    assert [one.step for one in findings] == STEPS, findings
+    assert findings[-1].result == OK
