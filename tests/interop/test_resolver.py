@@ -34,6 +34,7 @@ ANSWERS: dict[str, Callable[[bytes, int], list[bytes]]] = {
     ],
     "short.test": lambda query, n: [answer(query, a("10.0.0.6"))[:-2]],
     "six.test": lambda query, n: [answer(query, record(28, bytes(16)))],
+    "printer.local": lambda query, n: [answer(query, a("10.0.0.9"))],
     "gone.test": lambda query, n: [answer(query, code=NXDOMAIN)],
     "broken.test": lambda query, n: (
         [answer(query, code=SERVFAIL)] if n < 3 else [answer(query, a("10.0.0.8"))]
@@ -60,6 +61,7 @@ def test_names_are_resolved_without_blocking(mosquitto: Callable[..., Mosquitto]
         "forged.test ['10.0.0.5'] at once free",
         "short.test errno 113",
         "six.test errno 113",
+        "printer.local ['10.0.0.9'] at once free",
         "gone.test errno 113",
         "broken.test ['10.0.0.8'] late free",
         "silent.test errno 113",

@@ -23,7 +23,7 @@ else:
 _TICKS_MASK = 0x3FFFFFFF
 _HEADER = 12
 _QUESTION_TAIL = b"\x00\x00\x01\x00\x01"
-_MULTICAST = "224.0.0.251"
+_MDNS = ("224.0.0.251", 5353)
 
 
 class Resolver:
@@ -103,7 +103,7 @@ class Resolver:
         self._sent = self.ticks_ms()
         server, port = self.server, self.port
         if self._host.endswith(".local"):
-            server, port = _MULTICAST, 5353
+            server, port = _MDNS
         elif server is None:
             import network
 

@@ -4,11 +4,14 @@ import sys
 import time
 
 from headwater.mqtt.client import Client
+from headwater_board import resolver as module
 from headwater_board.resolver import Resolver
 from headwater_board.tcp import Tcp
 
 KNOWN = {"kept": ["10.0.0.7"], "old.test": ["127.0.0.2"]}
 port, broker = int(sys.argv[1]), int(sys.argv[2])
+# Of the name server here, instead of the local network's.
+module._MDNS = ("127.0.0.1", port)
 resolver = Resolver("127.0.0.1", timeout_ms=600, retry_ms=100, addresses=KNOWN, port=port)
 
 
