@@ -18,7 +18,7 @@ VERSION = "1.0"
 
 watchdog = Watchdog()
 client = Client(Tcp("broker.local"), b"shed", clean_start=False)
-keeper = Keeper(client, network=Wifi([("my network", "its password")]))
+keeper = Keeper(client, network=Wifi([("workshop", "correct horse")]))
 update = Receiver(keeper, b"boards/shed/update", read_key("/update.key"), "shed", restart=machine.reset)
 client.on_message = lambda message: update.take(message) or print(message.topic_text())
 keeper.subscribe(update.topic, 1)

@@ -14,7 +14,6 @@ from headwater_host.client.fmq import Client as FmqClient
 from tests.hil import updates
 from tests.hil.update_cuts import BACK, RECEIVE, SEED, TRIAL, Bench
 from tests.host.hub_client import config, hub_of
-from tools.board_air import PASSWORD, SSID
 from tools.broker import Mosquitto, free_port
 from tools.deploy import component_files, package_files
 from tools.toolchain import ROOT
@@ -303,7 +302,6 @@ def test_the_example(mosquitto: Start, tmp_path: Path) -> None:
     """As its page says: the next version, and one that is broken."""
     broker = mosquitto()
     program = (ROOT / "examples" / "device" / "update.py").read_text()
-    program = program.replace("my network", SSID).replace("its password", PASSWORD)
     key = tmp_path / "shed.key"
     key.write_text(updates.KEY.hex())
     files: dict[str, Content] = {
@@ -315,7 +313,8 @@ def test_the_example(mosquitto: Start, tmp_path: Path) -> None:
     given = ("-t", updates.TOPIC, "--target", "shed", "--signing-key", str(key))
     new = tmp_path / "new"
     new.mkdir()
-    with VirtualBoard(files=files, port="rp2", flash="littlefs", heap="256K") as board:
+    networks = {"workshop": "correct horse"}
+    with VirtualBoard(files=files, port="rp2", flash="littlefs", heap="256K", networks=networks) as board:
         board.air.name("broker.local", "192.168.4.1")
         board.air.reach("192.168.4.1:1883", broker.port)
         board.wait_for("version 1.0")
