@@ -96,6 +96,7 @@ PARTS: dict[str, Part] = {
     "headwater-link": Part(("headwater.link.link",)),
     "headwater-store": Part(("headwater.journal",)),
     "headwater-life": Part(_LIFE),
+    "headwater-update": Part(("headwater_board.loader", "headwater_board.ota")),
     "headwater-ibmmq": Part(("headwater.ibmmq.segments",)),
 }
 PARTS |= {f"ROMFS: {name}": replace(part, romfs=True) for name, part in PARTS.items()}

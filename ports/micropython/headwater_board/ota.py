@@ -23,8 +23,6 @@ from hashlib import sha256
 
 from micropython import const
 
-from headwater.reconnect import ONLINE
-from headwater.wire import TICKS_MASK
 from headwater_board import loader
 
 TYPE_CHECKING = False
@@ -66,6 +64,9 @@ _SPARE = const(8)
 _ATTEMPTS = const(3)
 _LAST_REPORT_MS = const(5000)
 _NUMBER = const(8)
+# Of ``headwater.reconnect`` and ``headwater.wire``.
+_ONLINE = const(3)
+_TICKS_MASK = const(0x3FFFFFFF)
 
 
 class RefusedError(Exception):
@@ -244,13 +245,13 @@ class Receiver:
         if self.state == CHECKING:
             self._check()
         keeper = self._keeper
-        if keeper.state == ONLINE:
+        if keeper.state == _ONLINE:
             if keeper.connections != self._connections:
                 self._connections = keeper.connections
                 self._online()
             self._report()
         if self.state == READY and self.restart is not None:
-            waited = keeper.client.dialer.ticks_ms() - self._ready_at & TICKS_MASK
+            waited = keeper.client.dialer.ticks_ms() - self._ready_at & _TICKS_MASK
             if waited >= _LAST_REPORT_MS or not (self._text or keeper.waiting()):
                 # The report has arrived, or never will.
                 self.restart()
