@@ -1,23 +1,23 @@
-"""One connection, whatever its protocol: its states, its buffers, the send path of a session, and the driver.
+"""The states, buffers, send path and driver of one connection, for every protocol.
 
-- ``RxBuf`` is the receive buffer, ``RamOutbox`` the messages at QoS 1 and 2 that are not acknowledged yet.
+- ``RxBuf`` is the receive buffer; ``RamOutbox`` holds the unacknowledged messages at QoS 1 and 2.
 - ``Endpoint`` is the base of every session: state, transmit buffer, outbox, keep-alive. It does no I/O.
-- ``Driver`` is the base of every client: it runs a session over a transport, by polling.
+- ``Driver`` is the base of every client: it runs a session over a transport by polling.
 
-States of the connection:
+States of the connection, and the events that lead to them:
 
-- IDLE: there is no transport. ``OPEN``: there is one; the client sends its first packet, the server waits for it.
-- CONNECTING: only the first packet or its answer may arrive. ``ACCEPT`` follows, or the end.
-- ONLINE: every packet that the peer may send can arrive.
-- CLOSING: ``FINISH``: the last packet is being sent; what arrives is not parsed.
-- ERROR: ``FAIL``: the session broke the connection. Nothing is sent or parsed until the next ``OPEN``, and the status
+- IDLE: no transport.
+- CONNECTING (``OPEN``): the transport is open. Only the first packet of the client, or its answer, may arrive.
+- ONLINE (``ACCEPT``): the connection is accepted. Every packet that the peer may send can arrive.
+- CLOSING (``FINISH``): the last packet is being sent. Received bytes are ignored.
+- ERROR (``FAIL``): the session broke the connection. Nothing is sent or parsed until the next ``OPEN``, and the status
   stays.
 
 Losing the transport returns every state except ERROR to IDLE.
 
-States of a message of ours at QoS 1 or 2, in the outbox: FREE (no message), AT1 and AT2 (by QoS; sent or not), REL
-(PUBREC has arrived), DONE (acknowledged). Tables of acknowledgements have STRAY (no such message in flight) and WRONG
-(the wrong acknowledgement for the QoS) as well.
+States of an outgoing message at QoS 1 or 2, in the outbox: FREE (no message), AT1 and AT2 (by QoS; sent or not), REL
+(PUBREC received), DONE (acknowledged). The tables of acknowledgements also have STRAY (no such message in flight) and
+WRONG (the wrong acknowledgement for the QoS).
 
 Hot paths are written for MicroPython: module functions, because it looks a method up among the attributes first; few
 locals, because a frame over 11 words is heap-allocated (an except clause takes at least 3).
@@ -78,21 +78,21 @@ _VIEWS = const(8)
 FIRST_REQUEST_ID = const(65281)
 # In the first byte of every protocol's PUBLISH.
 _DUP = const(8)
-# How often one poll reads before it lets the application have its turn.
+# The number of reads in one poll before control returns to the application.
 _READS = const(16)
 _TURN_MS = const(20)
 _ENOMEM = const(12)
 
 
 class RxBuf:
-    """``size`` bytes; packets up to ``capacity`` bytes (seven eighths of it) can be held whole.
+    """Receive buffer of ``size`` bytes, for packets of up to ``capacity`` bytes (seven eighths of it).
 
-    ``buf[start:end]`` is what was read and not yet parsed. ``window()`` makes ``view`` and ``room`` ready: read at most
-    ``room`` bytes to the start of ``view``, and hand their number to the session. It calls ``join`` when ``gap`` is
-    not 0, and moves ``end`` and ``start``. Behind it, ``buf`` has ``extra`` bytes that are nobody's business here.
+    ``buf[start:end]`` is received and not yet parsed. ``window()`` prepares ``view`` and ``room``: read at most
+    ``room`` bytes to the start of ``view``, and pass their number to the session. The session calls ``join`` if ``gap``
+    is not 0, and moves ``end`` and ``start``. After ``size`` bytes, ``buf`` has ``extra`` bytes for other use.
     """
 
-    #: How far behind ``end`` the view begins: what was read is to be joined with what was there.
+    #: The distance from ``end`` to the start of the view; ``join`` moves the bytes read over it.
     gap = 0
 
     def __init__(self, size: int, extra: int = 0):
@@ -108,13 +108,13 @@ class RxBuf:
         self.clear()
 
     def clear(self) -> None:
-        """Forget what was read: for a new connection."""
+        """Discard all received bytes, for a new connection."""
         self.start = self.end = self.gap = self._mark = 0
         self.view = self._views[0]
         self.room = self.size
 
     def window(self) -> int:
-        """Make room to read into ``view``; returns ``room``, 0 when the buffer is full of unparsed bytes."""
+        """Make room to read into ``view``. Return ``room``, 0 if the buffer is full of unparsed bytes."""
         end = self.end
         n = end - self.start
         if n == 0:
@@ -124,17 +124,17 @@ class RxBuf:
             return self.size
         step = self.step
         if n > self.capacity:
-            # Only what cannot be parsed yet for want of room elsewhere (acknowledgements to be sent) can be this much.
+            # Only a full transmit buffer leaves this much unparsed: acknowledgements wait for room there.
             self.room = 0
             return 0
         if n <= end - self._mark:
-            # The rest is no longer than what the read before brought: it moves.
+            # The rest is no longer than the bytes of the previous read: move the rest.
             k = (n + step - 1) // step
             if end != k * step:
                 end = k * step
                 self._move(self.start, end - n, n)
         else:
-            # The next read is likely to bring less than there is already: what it brings will move.
+            # The next read probably brings fewer bytes than the rest: move those instead, in ``join``.
             if end > self.capacity:
                 end = n
                 self._move(self.start, 0, n)
@@ -147,7 +147,7 @@ class RxBuf:
         return self.room
 
     def join(self, n: int) -> None:
-        """Move ``n`` bytes, just read into ``view``, to where ``end`` is: over the gap."""
+        """Move the ``n`` bytes just read into ``view`` over the gap, to ``end``."""
         end = self.end
         self._move(end + self.gap, end, n)
         self.gap = 0
@@ -165,23 +165,23 @@ class RxBuf:
 
 
 class RamOutbox:
-    """Up to ``slots`` messages in ``size`` bytes of memory; allocates nothing after construction.
+    """Up to ``slots`` messages in ``size`` bytes of memory. Allocates nothing after construction.
 
-    A packet is built in ``buf`` at the offset that ``reserve`` gives and becomes an entry with ``commit``.
-    ``head`` is the oldest entry's index, ``count`` how many there are from it on; ``state[i]``, ``at[i]`` and
-    ``size[i]`` describe entry i, whose packet id is i + 1. ``next`` is the index of the entry that the next ``commit``
-    makes, ``reserved`` the offset that ``reserve`` gave last. ``fresh``: nothing is known of what was under way before
-    this was made.
+    A packet is built in ``buf`` at the offset from ``reserve`` and becomes an entry with ``commit``. ``head`` is the
+    index of the oldest entry and ``count`` the number of entries. ``state[i]``, ``at[i]`` and ``size[i]`` describe
+    entry i, whose packet identifier is i + 1. ``next`` is the index of the entry that the next ``commit`` makes,
+    ``reserved`` the offset that ``reserve`` returned last. ``fresh`` is true if messages of an earlier outbox may still
+    be in flight, unknown to this one.
     """
 
-    #: What outlives a power cut brings the QoS 2 ids that were open when it came (``types.ReceivedIds``).
+    #: The QoS 2 packet identifiers restored after a power cut (``types.ReceivedIds``), for an outbox on flash.
     received: "ReceivedIds | None" = None
 
     def __init__(self, size: int, slots: int):
         if not 0 < slots < FIRST_REQUEST_ID or size < 8:
             raise ValueError("an outbox needs 1 to 65280 slots, and at least 8 bytes")
         self.buf = bytearray(size)
-        # Whatever a slice is given, the buffer keeps its length.
+        # An exported view keeps the length of the buffer fixed, whatever is assigned to a slice.
         self._pin = memoryview(self.buf)
         self.slots = slots
         self.head = 0
@@ -195,7 +195,7 @@ class RamOutbox:
         self.reserved = 0
 
     def reserve(self, n: int) -> int:
-        """Where in ``buf`` the next packet of ``n`` bytes may be built, or -1 when there is no slot or no room."""
+        """Return the offset in ``buf`` to build a packet of ``n`` bytes at, or -1 without a free slot or room."""
         if self.count == self.slots:
             return -1
         size = len(self.buf)
@@ -206,7 +206,7 @@ class RamOutbox:
         oldest = self.at[self.head]
         free = self._free
         if free > oldest:
-            # Used bytes lie in one piece: behind them, or before them when the end is too near.
+            # The used bytes are contiguous: build after them, or before them if the end of the buffer is too near.
             if free + n > size:
                 free = 0
                 if n > oldest:
@@ -217,7 +217,7 @@ class RamOutbox:
         return free
 
     def commit(self, n: int, state: int) -> int:
-        """Make the packet of ``n`` bytes built at the reserved offset an entry; returns its index."""
+        """Make the packet of ``n`` bytes at the reserved offset an entry in ``state``. Return its index."""
         i = self.next
         self.state[i] = state
         self.at[i] = self.reserved
@@ -228,12 +228,12 @@ class RamOutbox:
         return i
 
     def find(self, packet_id: int) -> int:
-        """The index of the entry with this packet id, or -1."""
+        """Return the index of the unacknowledged entry with this packet identifier, or -1."""
         i = packet_id - 1
         return i if 0 <= i < self.slots and FREE != self.state[i] != DONE else -1
 
     def set(self, i: int, state: int) -> int:
-        """Change an entry's delivery state: 0. Acknowledged entries leave from the oldest on."""
+        """Set the delivery state of entry ``i``. Return 0. Acknowledged entries are removed, oldest first."""
         self.state[i] = state
         if state == DONE:
             head = self.head
@@ -247,99 +247,101 @@ class RamOutbox:
         return 0
 
     def settle(self) -> int:
-        """The other end holds nothing of an earlier life any more: ``fresh`` is over. 0."""
+        """Clear ``fresh``: the peer has no state of an earlier session. Return 0."""
         self.fresh = False
         return 0
 
     def clear(self) -> None:
-        """Forget every entry: for a session that begins anew."""
+        """Remove every entry, for a new session."""
         for i in range(self.slots):
             self.state[i] = FREE
         self.head = self.next
         self.count = 0
 
 
-#: No caller has this object as a topic.
+#: A value of ``ready`` that is no topic of any caller.
 NO_TOPIC = bytearray(0)
 
 
 class Endpoint:
-    """What a session sends with, and knows of time. ``on_delivered(number)`` is called when a message of ours at QoS 1
-    or 2 has been acknowledged to its end."""
+    """Base of all sessions: transmit buffer, outbox, state and keep-alive.
 
-    #: Seconds; 0 is none.
+    ``on_delivered(number)`` is called when a message at QoS 1 or 2 is completely acknowledged.
+    """
+
+    #: Keep-alive in seconds; 0 disables it.
     keep_alive: int
-    #: Received messages that the application has to acknowledge.
+    #: Received messages that the application has not acknowledged yet.
     unanswered = 0
-    #: The packet types that a state accepts, a bit each.
+    #: The packet types that each state accepts, one bit for each type.
     takes: "Sequence[int]"
-    #: Parses what was received, for ``feed``; a port may bring its own. ``take_packets(session, at, end)`` returns the
-    #: offset reached: that of a packet that has to wait, or a negative number when the connection has ended.
+    #: Parses received bytes for ``feed``; a port may replace it. ``take_packets(session, at, end)`` returns the offset
+    #: after the last packet handled, or a negative number if the connection has ended.
     take_packets: "Callable[[Any, int, int], int]"
 
     def __init__(self, rx: RxBuf, tx_size: int, outbox: "Outbox", window: int, response_ms: int):
         self.rx = rx
-        #: Whether received bytes wait for room to answer them; ``feed(0)`` continues once something was sent.
+        #: True if received packets wait for room in the transmit buffer; ``feed(0)`` continues after a send.
         self.stalled = False
-        #: Set by ``feed``; its caller clears it, so that it notices when a handler calls it again.
+        #: Set by ``feed`` and cleared by its caller, which thus detects a call from a handler.
         self.feeding = False
         self.on_message: Callable[[Any], object] | None = None
         #: Passes messages larger than the receive buffer to a sink.
         self.stream: Stream | None = None
-        #: Bytes still to come of the large message under way.
+        #: Bytes still to receive of the current large message.
         self.large_left = 0
         #: Large messages that were skipped, and duplicates at QoS 2 that were not delivered.
         self.skipped = self.duplicates = 0
         self.tx = bytearray(tx_size)
         self.tx_end = 0
-        # Whatever a slice is given, the buffer keeps its length.
+        # An exported view keeps the length of the buffer fixed, whatever is assigned to a slice.
         self._pin = memoryview(self.tx)
         self.tx_size = tx_size
         self.outbox = outbox
         self.window = window
-        #: A topic that has been checked, and cannot change.
+        #: An immutable topic that has passed the check.
         self.known_topic: Bytes | None = None
-        #: The topic of the prepared packet, the last PUBLISH at QoS 0 that was put at the start of ``tx``, and the
-        #: offset of its payload. While ``tx`` begins with its first byte and the connection is the same, ``rewrite``
-        #: sends it again with another payload.
+        #: The topic of the prepared packet: the last PUBLISH at QoS 0 at the start of ``tx``; and the offset of its
+        #: payload. While ``tx`` still begins with it and the connection is the same, ``rewrite`` sends it with another
+        #: payload.
         self.ready: Bytes = NO_TOPIC
         self.ready_at = 0
         self.state = IDLE
-        #: Counts the changes of ``state``: what was known of the connection holds as long as this is the same.
+        #: Counts changes of ``state``: anything cached about the connection is valid while this is the same.
         self.epoch = 0
         self.status = 0
-        #: How long the other end, or the transport, may take to answer.
+        #: Milliseconds that the peer may take to answer, or the transport to accept bytes.
         self.response_ms = response_ms
         self.now = self.rx_time = self.tx_time = 0
-        #: Whether a PINGREQ is unanswered, and since when.
+        #: True while a PINGREQ is unanswered; and when it was sent.
         self.pinged = False
         self.ping_time = 0
-        # Since when the transport has taken nothing of what is to be sent; None when it has, or there is nothing.
+        # When the transport stopped accepting bytes; None if it accepts them or nothing waits.
         self._stuck: int | None = None
         self.on_delivered: Callable[[int], object] | None = None
-        #: Acknowledgements of what is not under way.
+        #: Acknowledgements of messages that are not in flight.
         self.strays = 0
-        # The chunk under way, a piece of ``tx`` or of the outbox, neither of which is replaced meanwhile; then the
-        # entries that this connection has not sent yet.
+        # The chunk being sent, part of ``tx`` or of the outbox, which both stay in place meanwhile; then the entries
+        # that this connection has not sent yet.
         self.out_buf: Bytes = self.tx
         self.out_at = 0
         self.out_n = 0
         self._entry = outbox.head
         self._unsent = 0
-        # Not 0: something is to be sent ahead of these (``_put_ahead``).
+        # Not 0 if packets must be sent before these entries (``_put_ahead``).
         self._ahead = 0
         self.in_flight = 0
 
     # -- the connection ------------------------------------------------------------------------------------------------
 
     def event(self, event: int) -> None:
-        """Move the connection along its table (``transitions.NEXT``)."""
+        """Apply ``event`` to the state of the connection (table ``NEXT``)."""
         self.state = NEXT[self.state * EVENTS + event]
         self.epoch += 1
         self.ready = NO_TOPIC
 
     def begin(self, now_ms: int) -> None:
-        """There is a transport: forget what the previous connection left half read and half sent."""
+        """Start a connection over a new transport: discard partly received and partly sent packets."""
         self._stop()
         self.rx.clear()
         self.status = 0
@@ -347,12 +349,12 @@ class Endpoint:
         self.now = self.rx_time = self.tx_time = now_ms
 
     def lost(self) -> None:
-        """The transport is gone: what is unacknowledged waits for the next connection."""
+        """Handle the loss of the transport. Unacknowledged messages wait for the next connection."""
         self.event(LOST)
         self._stop()
 
     def fail(self, code: int) -> int:
-        """End the connection for a reason; returns ``code``, which stays in ``status``."""
+        """Break the connection with the error ``code``, which stays in ``status``. Return ``code``."""
         self.status = code
         self.event(FAIL)
         self._stop()
@@ -360,30 +362,29 @@ class Endpoint:
 
     def _stop(self) -> None:
         if self.out_n and self.out_buf is not self.tx:
-            # Who knows how much of it arrived.
+            # The peer may have received part of it.
             self.outbox.buf[self.outbox.at[self._entry]] |= _DUP
         self.tx_end = self.out_n = self._unsent = self._ahead = 0
-        # A handler that is running may hold room for its answer, which nobody waits for now.
+        # A running handler may have reserved room for an answer, which is no longer needed.
         self.tx_size = len(self.tx)
         self._stuck = None
         self.stalled = self.feeding = False
         self.large_left = 0
         if self.stream is not None:
-            # Last, because a sink may raise.
+            # Last, because a sink may raise an exception.
             self.stream.close(False)
 
     def is_half_sent(self) -> bool:
-        """Return whether the transport has taken a part of a packet, or of the packets in the transmit buffer."""
+        """Return whether the transport has accepted part of the current packet or of the transmit buffer."""
         return self.out_n > 0 and self.out_at != (
             0 if self.out_buf is self.tx else self.outbox.at[self._entry]
         )
 
     def poll(self, now_ms: int) -> int:
-        """Tell the time, a few times a second: 0, or the status of a broken connection. ``now_ms`` wraps at 2**30 or a
-        multiple of it.
+        """Check the timeouts; call this a few times a second. Return 0, or the status of a broken connection.
 
-        E_TIMEOUT when for ``response_ms`` the transport has taken nothing of what is to be sent, or the connection was
-        not accepted; and when the other end is silent for too long.
+        ``now_ms`` is in milliseconds and wraps at 2**30 or a multiple of it. Returns E_TIMEOUT if for ``response_ms``
+        the transport accepts no bytes or the connection is not accepted, and if the keep-alive finds the peer silent.
         """
         self.now = now_ms
         if self.status:
@@ -395,32 +396,32 @@ class Endpoint:
         elif (now_ms - self._stuck) & TICKS_MASK >= self.response_ms:
             return self.fail(errors.E_TIMEOUT)
         if self.state == CONNECTING:
-            # Since the greeting left, or could have come: a byte now and then does not hold the connection open.
+            # Since CONNECT was sent or could have arrived. Single bytes do not extend the limit.
             late = (now_ms - self.tx_time) & TICKS_MASK >= self.response_ms
         else:
             late = self.state == ONLINE and self.keep_alive > 0 and self._is_silent(now_ms)
         return self.fail(errors.E_TIMEOUT) if late else 0
 
     def _is_silent(self, now_ms: int) -> bool:
-        """Whether the other end has been silent for too long; a client keeps the connection alive.
+        """Return whether the peer has been silent for too long; a client sends PINGREQ if needed.
 
-        PINGREQ goes out when nothing was sent, or nothing received, for three quarters of the keep-alive.
+        PINGREQ is sent if nothing was sent, or nothing received, for three quarters of the keep-alive.
         """
         interval = self.keep_alive * 750
         quiet = (now_ms - self.rx_time) & TICKS_MASK
         if self.tx_end:
-            # What waits to be sent is as good as a ping, or is one: then its time has not begun.
+            # Bytes that wait to be sent serve as a ping, or are one whose time starts when they are sent.
             self.ping_time = now_ms
         elif self.pinged and quiet >= self.response_ms <= (now_ms - self.ping_time) & TICKS_MASK:
             return True
         elif (now_ms - self.tx_time) & TICKS_MASK >= interval or (quiet >= interval and not self.pinged):
-            # Also when a ping is unanswered, because the answer is queued behind something large: the server wants to
-            # hear from us in every interval.
+            # Also while a ping is unanswered, because its answer may be queued after a large packet: the server
+            # expects a packet in every interval.
             self.ping()
         return False
 
     def ping(self) -> int:
-        """Queue PINGREQ, on a connection that was accepted: 0, or E_AGAIN when the transmit buffer is full for now."""
+        """Queue PINGREQ on an accepted connection. Return 0, or E_AGAIN if the transmit buffer is full."""
         if self.queue_packet(self._put_ping()):
             return errors.E_AGAIN
         if not self.pinged:
@@ -429,17 +430,17 @@ class Endpoint:
         return 0
 
     def _put_ping(self) -> int:
-        """Write PINGREQ behind what is to be sent: where it ends, or E_TOO_LARGE."""
+        """Write PINGREQ at the end of the transmit buffer. Return the new end, or E_TOO_LARGE."""
         raise NotImplementedError
 
     def awaits(self) -> bool:
-        """Whether something is due from the other end: an acknowledgement, or an answer."""
+        """Return whether the peer owes an acknowledgement or an answer."""
         return self.outbox.count > 0 or self.state == CONNECTING
 
     # -- sending -------------------------------------------------------------------------------------------------------
 
     def out(self) -> int:
-        """How many bytes are to be sent now, from ``out_buf[out_at]`` on; or the status of a broken connection."""
+        """Return the number of bytes to send now, at ``out_buf[out_at]``; or the status of a broken connection."""
         n = self.out_n
         if n:
             return n
@@ -462,12 +463,14 @@ class Endpoint:
         return self.status
 
     def _put_ahead(self) -> int:
-        """Put what is to be sent ahead of the messages in the outbox into the empty transmit buffer: how many bytes; or
-        -1 when no message may leave for now."""
+        """Write packets that must precede the messages in the outbox into the empty transmit buffer.
+
+        Return the number of bytes, or -1 if no message may be sent now.
+        """
         return 0
 
     def sent(self, k: int) -> int:
-        """The transport took ``k`` of the bytes that ``out`` offered. Returns what ``out`` offers now."""
+        """Record that the transport accepted ``k`` of the bytes from ``out``. Return what ``out`` returns next."""
         self.tx_time = self.now
         self._stuck = None
         k += self.out_at
@@ -479,11 +482,11 @@ class Endpoint:
                 if n == 0:
                     self.tx_end = 0
             else:
-                # Its next sending, if there is one, is a repetition.
+                # A later transmission of this entry is a retransmission.
                 self.outbox.buf[self.outbox.at[self._entry]] |= _DUP
                 self.in_flight += 1
                 if self._unsent == 1:
-                    # Mostly: there is no other.
+                    # The usual case: no other entry waits.
                     self._entry = self._entry + 1 if self._entry + 1 < self.outbox.slots else 0
                     self._unsent = 0
                 else:
@@ -492,8 +495,10 @@ class Endpoint:
         return n or (self.out() if self.tx_end or self._unsent else 0)
 
     def send_whole(self, at: int, is_allowed: bool) -> bool:
-        """Count the entry that was just committed at offset ``at`` of the outbox: as sent, if ``is_allowed`` and it can
-        leave now (True: the port hands it to its transport); otherwise as waiting for ``out``."""
+        """Count the entry just committed at offset ``at`` of the outbox as sent or as waiting for ``out``.
+
+        Return True if ``is_allowed`` and it can be sent now: the port passes it to its transport.
+        """
         if (
             not is_allowed
             or self._unsent
@@ -509,10 +514,10 @@ class Endpoint:
         return True
 
     def feed(self, n: int) -> int:
-        """Decode ``n`` more bytes, just read into ``rx.view``: 0, or the error that ended the connection.
+        """Decode ``n`` more bytes, just read into ``rx.view``. Return 0, or the error that ended the connection.
 
-        Whole packets are handled where they lie; the rest waits. Stops early, with ``stalled`` set, when an answer has
-        no room in the transmit buffer.
+        Whole packets are handled in place; an incomplete one waits. Stops early and sets ``stalled`` if the transmit
+        buffer has no room for an answer.
         """
         rx = self.rx
         if n:
@@ -528,10 +533,10 @@ class Endpoint:
         self.feeding = True
         i = rx.start
         if not self.takes[self.state]:
-            # CLOSING, or no connection: received bytes are ignored.
+            # CLOSING, or no connection: ignore received bytes.
             i = n
         take = self.take_packets
-        # When a handler ends the connection or begins another one, ``epoch`` changes and nothing known here holds.
+        # If a handler ends the connection or starts another, ``epoch`` changes and these locals are stale.
         epoch = self.epoch
         while i < n:
             at = i
@@ -544,11 +549,11 @@ class Endpoint:
         return self._check_limit() if self.unanswered else 0
 
     def _check_limit(self) -> int:
-        """Check the number of unanswered messages: 0, or the error that ends the connection."""
+        """Check the number of unacknowledged received messages. Return 0, or the error that ends the connection."""
         return 0
 
     def queue_packet(self, end: int) -> int:
-        """Take what an encoder wrote behind the control bytes: 0 or its error, E_AGAIN when it may fit later."""
+        """Extend ``tx`` to the encoder's result ``end``. Return 0 or its error; E_AGAIN if it may fit later."""
         if end < 0:
             return errors.E_AGAIN if end == errors.E_TOO_LARGE and self.tx_end else end
         self.tx_end = end
@@ -556,7 +561,7 @@ class Endpoint:
 
 
 def was_sent(s: Endpoint, i: int) -> bool:
-    """Return whether this connection has sent all of entry ``i``; only then it can be acknowledged."""
+    """Return whether this connection has sent all of entry ``i``; otherwise it cannot be acknowledged."""
     box = s.outbox
     i -= box.head
     if i < 0:
@@ -565,9 +570,9 @@ def was_sent(s: Endpoint, i: int) -> bool:
 
 
 def go_behind(s: Endpoint, i: int, n: int) -> None:
-    """Of the ``n`` last entries, the first of which is ``i``, go on to the first behind it that is to be sent.
+    """Advance to the next entry to send, after entry ``i``, the first of the last ``n``.
 
-    One that is acknowledged may leave the outbox at any time.
+    Acknowledged entries are skipped: they may leave the outbox at any time.
     """
     box = s.outbox
     while True:
@@ -580,13 +585,16 @@ def go_behind(s: Endpoint, i: int, n: int) -> None:
 
 
 class Driver:
-    """One connection, and the session that outlives it. Only ``connect`` and ``flush`` raise, and ``poll`` and ``wait``
-    what a handler raises, or E_REFUSED for a subscription that the server refuses and no handler is told of."""
+    """Base of all clients: runs a session over a transport by polling. The session survives the connection.
 
-    #: Whether the last poll left off receiving before it had everything.
+    Only ``connect`` and ``flush`` raise exceptions of their own. ``poll`` and ``wait`` pass on the exceptions of
+    handlers, and raise E_REFUSED for a refused subscription without a handler.
+    """
+
+    #: True if the last poll stopped before it received everything.
     behind = False
 
-    #: Makes the session from a client identifier and options: the protocol's class.
+    #: The session's class; takes a client identifier and options.
     make_session: "Callable[..., Any]"
 
     def __init__(
@@ -599,7 +607,7 @@ class Driver:
         self.dialer = dialer
         self.session: Session = session or self.make_session(client_id, **options)
         self._ticks = dialer.ticks_ms
-        # Bound once, because binding allocates; and an attribute is found faster than a method.
+        # Bound once, because binding allocates; MicroPython also finds an attribute faster than a method.
         self._out = self.session.out
         self._sent = self.session.sent
         self._window = self.session.rx.window
@@ -611,24 +619,24 @@ class Driver:
         self._write: Callable[[Bytes, int, int], int | None] = _nothing
         #: Why the last connection ended: a code of ``headwater.errors``.
         self.status = 0
-        #: The error number of the dialer, where that is E_UNREACHABLE.
+        #: The dialer's error number if ``status`` is E_UNREACHABLE.
         self.errno = 0
-        #: With False messages wait in the transport, and so does the server: for a program that has enough to do. The
-        #: silence is then no sign of a dead line. What is in the receive buffer is delivered all the same. While an
-        #: acknowledgement or an answer is due, what lies before it is received and delivered as well, one read a poll.
+        #: Set to False to leave messages in the transport, which slows down the server. Silence then does not count as
+        #: a lost connection. Messages in the receive buffer are still delivered. While an acknowledgement or an answer
+        #: is due, the messages before it are received and delivered too, one read per poll.
         self.reading = True
 
     @property
     def connected(self) -> bool:
-        """Whether the server has accepted this connection and it has not ended."""
+        """True if the server has accepted this connection and it has not ended."""
         return self.session.state == ONLINE
 
     def connect(self) -> bool:
-        """Open the transport, greet the server and wait for the answer: whether the server had kept the session.
+        """Open the transport and connect. Return whether the server has kept the session.
 
-        Raises OSError when the transport cannot be opened, and HeadwaterError: E_REFUSED
-        (``session.return_code`` says why), E_TIMEOUT after the session's ``response_ms``, E_CLOSED,
-        E_ARGUMENT or E_TOO_LARGE (the greeting cannot be built), or what was wrong with the server's answer.
+        Raises OSError if the transport cannot be opened, and HeadwaterError: E_REFUSED (see
+        ``session.return_code``), E_TIMEOUT after the session's ``response_ms``, E_CLOSED, E_ARGUMENT or E_TOO_LARGE
+        (CONNECT cannot be encoded), or the error in the server's answer.
         """
         self.close()
         session = self.session
@@ -641,16 +649,16 @@ class Driver:
         if bad < 0:
             self.close()
             self.status = bad
-            # A dialer whose transports open in their first write, such as TLS, knows better than E_CLOSED.
+            # A dialer whose transports open in their first write, such as TLS, has a more specific error.
             raise getattr(self.dialer, "error", None) or HeadwaterError(bad)
         return self.session_present
 
     def begin_connect(self) -> int:
-        """Begin to connect, and let ``poll`` go on with it until ``connected``, or until it returns why not.
+        """Start to connect; ``poll`` continues until ``connected`` is true or it returns an error.
 
-        Waits only where the dialer does: for a name, and for everything where it has no ``ready``
-        (``headwater.types.PollDialer``). 0, or as ``poll``: E_UNREACHABLE (``errno`` says why), E_ARGUMENT or
-        E_TOO_LARGE (the greeting cannot be built), E_REFUSED, E_TIMEOUT, E_CLOSED, or what was wrong with the answer.
+        Blocks only where the dialer does: for name resolution, and for the whole attempt if it has no ``ready``
+        (``headwater.types.PollDialer``). Returns 0 or, like ``poll``: E_UNREACHABLE (see ``errno``), E_ARGUMENT or
+        E_TOO_LARGE (CONNECT cannot be encoded), E_REFUSED, E_TIMEOUT, E_CLOSED, or the error in the server's answer.
         """
         self.close()
         self.status = 0
@@ -668,7 +676,7 @@ class Driver:
 
     @property
     def on_delivered(self) -> "Callable[[int], object] | None":
-        """Called with the number (of MQTT: the packet id) of each message of ours that was acknowledged to its end."""
+        """Called with the number (MQTT: packet identifier) of each completely acknowledged message."""
         return self.session.on_delivered
 
     @on_delivered.setter
@@ -677,30 +685,30 @@ class Driver:
 
     @property
     def session_present(self) -> bool:
-        """Whether the server had kept the session when it accepted this connection."""
+        """True if the server had a stored session when it accepted this connection."""
         return self.session.session_present
 
     @property
     def transport(self) -> "Transport | None":
-        """What the connection runs over, None without one."""
+        """The transport of the connection; None without one."""
         return self._transport
 
     @property
     def pinged(self) -> bool:
-        """Whether a PINGREQ is unanswered."""
+        """True while a PINGREQ is unanswered."""
         return self.session.pinged
 
     def ping(self) -> int:
-        """Send PINGREQ now, besides those of the keep-alive: 0, E_OFFLINE, or E_AGAIN (no room to send it for now)."""
+        """Send PINGREQ now, besides those of the keep-alive. Return 0, E_OFFLINE, or E_AGAIN (no room for now)."""
         if self.session.state != ONLINE:
             return E_OFFLINE
         return self.session.ping() or send_out(self)
 
     def poll(self) -> int:
-        """Receive what has arrived, check the timeouts, send what waits; never blocks.
+        """Receive, check the timeouts and send. Never blocks.
 
-        0, or the negative status with which the connection ended; E_OFFLINE when there is none. Called by a handler,
-        it receives nothing: what has arrived waits for the handler to return.
+        Returns 0, the negative status with which the connection ended, or E_OFFLINE without a connection. Called by a
+        handler, it receives nothing until the handler has returned.
         """
         transport = self._transport
         if transport is None:
@@ -709,7 +717,7 @@ class Driver:
         session.now = self._ticks()
         n = 0
         if session.feeding or not (self.reading or session.awaits()):
-            # What has arrived waits as well: silence is no sign of a dead connection.
+            # Received bytes may wait in the transport, so silence is no sign of a lost connection.
             session.rx_time = session.now
         else:
             for _ in range(_READS):
@@ -727,26 +735,26 @@ class Driver:
                 n = _take(self, n)
                 if n or self._transport is not transport or not (self.behind and self.reading):
                     break
-                # There is more to read. Answers leave together, one write for all that a read brought.
+                # More can be read. The answers to one read are sent together.
                 n = send_out(self)
                 if n:
                     break
             if self._transport is not transport:
-                # A handler has closed this connection, or has opened another.
+                # A handler has closed this connection or opened another.
                 return self.status
             if n < 0:
                 return _drop(self, n)
         if session.out_n:
-            # The transport may take now what was stuck: only if it does not, the clock counts.
+            # Try to send before the clock is checked: the transport may accept bytes again.
             n = send_out(self)
             if n:
                 return n
-        # The answer that a timeout waits for may have been in the transport: only now is silence silence.
+        # The awaited answer may have been in the transport, so timeouts are checked after reading.
         n = session.poll(session.now)
         return _drop(self, n) if n else send_out(self)
 
     def wait(self, ms: int) -> int:
-        """Poll for ``ms`` milliseconds, idle in between: 0, or the status with which the connection ended."""
+        """Poll for ``ms`` milliseconds, idle in between. Return 0, or the status with which the connection ended."""
         begin = self._ticks()
         while True:
             status = self.poll()
@@ -756,9 +764,9 @@ class Driver:
             idle(self, min(left, _TURN_MS))
 
     def flush(self, timeout_ms: int) -> None:
-        """Poll until everything published at QoS 1 and 2 is acknowledged and everything else is sent.
+        """Poll until all messages at QoS 1 and 2 are acknowledged and everything else is sent.
 
-        Raises HeadwaterError: E_TIMEOUT; E_STATE when a handler waits for acknowledgements, which cannot come before
+        Raises HeadwaterError: E_TIMEOUT; E_STATE if a handler calls this, because acknowledgements are read only after
         it returns; or the status with which the connection ended.
         """
         session = self.session
@@ -777,13 +785,13 @@ class Driver:
             idle(self, _TURN_MS)
 
     def disconnect(self) -> None:
-        """Say goodbye, as far as the transport takes it at once, and close."""
+        """Send DISCONNECT, as far as the transport accepts it at once, and close."""
         if self._transport is not None and send_out(self) == 0 and self.session.disconnect() == 0:
             send_out(self)
         self.close()
 
     def close(self) -> None:
-        """Close the transport without a word: the server then publishes the will."""
+        """Close the transport without DISCONNECT: the server then publishes the will."""
         transport = self._transport
         if (transport is not None or self._dialing) and hasattr(self.dialer, "hang_up"):
             self.dialer.hang_up()
@@ -794,23 +802,23 @@ class Driver:
             try:
                 self.session.lost()
             finally:
-                # Also when a sink raises that is told of it.
+                # Close the transport even if a sink raises an exception in ``lost``.
                 try:
                     transport.close()
                 except OSError:
-                    # It was to be given up, and now it is.
+                    # The transport is discarded anyway.
                     pass
 
 
 def _dial(client: Driver) -> int:
-    """Go on with opening the transport, and begin the session when it is open."""
+    """Continue to open the transport. Start the session once it is open."""
     dialer = client.dialer
     try:
         if hasattr(dialer, "ready") and not dialer.ready():
             return 0
         transport = dialer.open()
     except (OSError, MemoryError) as e:
-        # TLS on a board needs two large pieces of memory, and the next attempt may well find them.
+        # TLS on a board needs two large blocks of memory; a later attempt may find them.
         client.close()
         client.errno = e.errno or 0 if isinstance(e, OSError) else _ENOMEM
         client.status = E_UNREACHABLE
@@ -819,7 +827,7 @@ def _dial(client: Driver) -> int:
 
 
 def _begin(client: Driver, transport: "Transport") -> int:
-    """There is a transport: let the session greet. 0, or why it cannot be built."""
+    """Start the session over a new transport. Return 0, or the error if CONNECT cannot be encoded."""
     client._dialing = False
     client._transport = transport
     client._readinto = transport.readinto
@@ -830,8 +838,10 @@ def _begin(client: Driver, transport: "Transport") -> int:
 
 
 def idle(client: Driver, ms: int) -> None:
-    """Wait for bytes for at most ``ms`` milliseconds. Where they would not be received, let the time pass: the dialer's
-    ``wait`` would return at once as long as they are there."""
+    """Wait for received bytes for at most ``ms`` milliseconds.
+
+    If the client does not read now, sleep instead: the dialer's ``wait`` would return at once while bytes are there.
+    """
     session = client.session
     if (session.stalled or session.feeding or not (client.reading or session.awaits())) and hasattr(
         client.dialer, "sleep"
@@ -842,7 +852,7 @@ def idle(client: Driver, ms: int) -> None:
 
 
 def send_ready(client: Driver, n: "int | None") -> int:
-    """Send the ``n`` bytes of the transmit buffer, which are all that waits: 0 or E_CLOSED."""
+    """Send the ``n`` bytes of the transmit buffer if nothing else waits. Return 0 or E_CLOSED."""
     try:
         n = client._write(client.session.tx, 0, n)  # type: ignore[arg-type]  # it is a number until here
     except OSError:
@@ -858,7 +868,7 @@ def send_ready(client: Driver, n: "int | None") -> int:
 
 
 def send_out(client: Driver) -> int:
-    """Send what can be sent now: 0, or the status with which the connection ended."""
+    """Send as much as the transport accepts now. Return 0, or the status with which the connection ended."""
     n: int | None = client._out()
     while n > 0:  # type: ignore[operator]  # None has returned
         try:
@@ -867,7 +877,7 @@ def send_out(client: Driver) -> int:
             return _drop(client, E_CLOSED)
         if not n:
             if n == 0:
-                # A handshake under way, which has a timeout of its own.
+                # A handshake is in progress; it has a timeout of its own.
                 client._sent(0)
             return 0
         n = client._sent(n)
@@ -875,14 +885,14 @@ def send_out(client: Driver) -> int:
 
 
 def send_request(client: Driver, status: int) -> int:
-    """Send what waits, when ``status`` is one of success; returns ``status``."""
+    """Send what waits if ``status`` is not negative. Return ``status``."""
     if status >= 0:
         send_out(client)
     return status
 
 
 def _receive(client: Driver, n: "int | None") -> int:
-    """Read at most ``n`` bytes: their number, 0 if there are none now, or E_CLOSED."""
+    """Read at most ``n`` bytes. Return their number, 0 if there are none now, or E_CLOSED."""
     try:
         n = client._readinto(client.session.rx.view, n)  # type: ignore[arg-type]  # it is a number until here
     except OSError:
@@ -891,7 +901,7 @@ def _receive(client: Driver, n: "int | None") -> int:
 
 
 def _take(client: Driver, n: int) -> int:
-    """Parse ``n`` bytes that were read: the session's status. If a handler raises, the next poll goes on."""
+    """Parse ``n`` bytes just read. Return the session's status. If a handler raises, the next poll continues."""
     try:
         n = client._feed(n)
     except BaseException:
@@ -903,7 +913,7 @@ def _take(client: Driver, n: int) -> int:
 
 
 def _drop(client: Driver, status: int) -> int:
-    """The connection is over: give the transport back and say why."""
+    """Close the connection that ended with ``status``. Return the final status."""
     if client.session.state == CLOSING:
         status = E_CLOSED
     elif client.session.state == ERROR:
@@ -914,7 +924,7 @@ def _drop(client: Driver, status: int) -> int:
 
 
 def _last_word(client: Driver) -> None:
-    """Where the version has one, a broken session ends with a packet that says why."""
+    """Send the final packet of a broken session (such as DISCONNECT of MQTT 5.0), if the protocol has one."""
     n = client._out()
     if n > 0:
         try:
@@ -924,4 +934,4 @@ def _last_word(client: Driver) -> None:
 
 
 def _nothing(*_: object) -> None:
-    """Stands for the transport's methods while there is none."""
+    """Replace the transport's methods while there is none."""

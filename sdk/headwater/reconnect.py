@@ -1,13 +1,13 @@
-"""Reconnects a client of any protocol: the base of ``headwater.mqtt.keeper`` and ``headwater.fmq.keeper``.
+"""Reconnect a client of any protocol: the base of ``headwater.mqtt.keeper`` and ``headwater.fmq.keeper``.
 
-A round of attempts tries each dialer once, without a pause between them. After a round in vain, or a connection that
-was lost, comes a pause of random length (full jitter) below a limit, which doubles from ``first_ms`` to ``longest_ms``
-and starts again from ``first_ms`` once a connection has lasted ``longest_ms``.
+A round of attempts tries each dialer once, without a pause in between. After a failed round or a lost connection the
+keeper pauses for a random time (full jitter). The upper limit of the pause doubles from ``first_ms`` to ``longest_ms``,
+and is ``first_ms`` again after a connection that has lasted ``longest_ms``.
 
-With a ``network`` (``headwater.types.Network``), the keeper owns the interface below the connection as well: there are
-attempts only while it is up.
+With a ``network`` (``headwater.types.Network``), the keeper also starts and polls the network interface, and attempts
+to connect only while it is up.
 
-Nothing here allocates, retrying included; what a dialer allocates to open a transport is its affair.
+Nothing here allocates, not even reconnecting; a dialer may allocate when it opens a transport.
 """
 
 from array import array
@@ -38,16 +38,16 @@ if TYPE_CHECKING:
 
 #: Not started, or stopped.
 OFF = const(0)
-#: Between two rounds of attempts; ``pause_ms`` is how long, from the time ``since``.
+#: Between two rounds of attempts: a pause of ``pause_ms`` from the time ``since`` on.
 PAUSE = const(1)
 CONNECTING = const(2)
 ONLINE = const(3)
-#: Trying again is pointless: ``status`` says why.
+#: Gave up, because another attempt cannot succeed; ``status`` has the reason.
 GIVEN_UP = const(4)
 
-# What became of a subscription. GRANTED and REFUSED are the server's, and live as long as its session. GRANTED is the
-# end of it, but for FMQ's consumers: theirs is IDLE, CONSUMING once it has asked for messages, and ENDED when the hub
-# has said that there are no more.
+# States of a subscription. GRANTED and REFUSED are the server's answers and last as long as its session. GRANTED is
+# final except for a consumer of FMQ: it goes on to IDLE, to CONSUMING once CONSUME is sent, and to ENDED when the hub
+# ends the consuming.
 FREE = const(0)
 WANTED = const(1)
 ASKED = const(2)
@@ -59,47 +59,48 @@ IDLE = const(7)
 CONSUMING = const(8)
 ENDED = const(9)
 
-#: What a subscription becomes on a new connection: without an answer it is asked for again; and the second row, where
-#: the server has lost the session.
+#: The state of a subscription on a new connection, by its last state: unanswered requests are repeated. The second
+#: row applies if the server has lost the session.
 _ONLINE_AGAIN = (
     b"\x00\x01\x01\x03\x04\x05\x05\x07\x07\x07",
     b"\x00\x01\x01\x01\x01\x05\x05\x01\x01\x01",
 )
-# What is to be asked for; when it was, it becomes the next higher.
+# States with a request to send; once it is sent, the state is the next higher one.
 _TO_ASK = (WANTED, UNWANTED, IDLE)
-#: Return codes after which the next attempt may well succeed, by MQTT 3.1.1, and by 5.0 and FMQ: the server is
-#: unavailable, busy, out of quota, moved or at its limit of connections.
+#: Return codes of MQTT 3.1.1, and reason codes of 5.0 and FMQ, after which another attempt may succeed: the server is
+#: unavailable, busy, over quota, moved or at its connection limit.
 PASSING = b"\x03\x88\x89\x97\x9c\x9d\x9f"
-# What ``publish`` answers for now.
+# Temporary errors of ``publish``.
 _LATER = (E_WINDOW, E_AGAIN, E_OFFLINE)
 _TURN_MS = const(20)
 
 
 class BaseKeeper:
-    """``client`` is kept connected from ``start`` to ``stop``, by ``poll``.
+    """Keep ``client`` connected from ``start`` to ``stop``; call ``poll`` to drive it. Times are in milliseconds.
 
-    ``dialers`` are its ways to the server, or to several servers, in the order of trying; by default its own. They
+    ``dialers`` lead to one server or several, in the order of the attempts; by default only the client's dialer. They
     share one clock, that of the client's dialer.
 
-    ``seed`` makes this board's pauses differ from another's, and so does the client id. A port with a better source
-    of chance puts its own function in the place of ``below`` (a number from 0 to n - 1).
+    ``seed`` and the client identifier make the pauses differ between boards. A port with a better random source
+    replaces ``below``, which returns a number from 0 to n - 1.
 
-    ``connect_ms`` bounds each attempt. ``answer_ms`` is how long SUBSCRIBE, UNSUBSCRIBE, or the oldest message under
-    way may be unanswered before the connection counts as dead (0: for ever). A half-open connection is found by the
-    session's keep-alive.
+    ``connect_ms`` limits each attempt. ``answer_ms`` limits the wait for SUBACK, UNSUBACK and the acknowledgement of
+    the oldest message; after it the connection counts as lost (0: no limit). The session's keep-alive detects half-open
+    connections.
 
-    ``refused_ms``: when every server of a round has refused us for good (identifier, credentials, rights), the limit
-    of the pause is this; with 0 the keeper gives up. It gives up in any case when CONNECT cannot be built.
+    ``refused_ms`` limits the pause if every server of a round refuses the client permanently (identifier, credentials,
+    rights); with 0 the keeper gives up. It always gives up if CONNECT cannot be encoded.
 
-    When the outbox is full, ``publish`` blocks for up to ``block_ms``, then refuses; by default it refuses at once.
-    With a ``backlog`` it does neither, and the oldest of what waits there is dropped for the newest (``Backlog``).
+    If the outbox is full, ``publish`` waits up to ``block_ms`` before it returns an error; by default it returns the
+    error at once. With a ``backlog`` it returns no such error: the oldest message there is dropped for the newest
+    (``Backlog``).
 
-    ``network`` is started and polled with the keeper, and learns which attempts fail. Its loss ends a connection or an
-    attempt with E_UNREACHABLE, and the state is PAUSE until it is up again: the next attempt follows within
-    ``first_ms``, the first one after ``start`` at once. ``stop`` leaves it up.
+    ``network`` is started and polled with the keeper, and is told of failed attempts. Its loss ends a connection or an
+    attempt with E_UNREACHABLE. The state is then PAUSE; the next attempt follows within ``first_ms`` after the network
+    is up again, the first one after ``start`` at once. ``stop`` leaves the network up.
 
-    The keeper takes ``on_answer`` of the session and ``on_delivered`` of the client, and has handlers of its own
-    instead; they may do what a client's may, and call ``stop``.
+    The keeper replaces the session's ``on_answer`` and the client's ``on_delivered``. Set the keeper's own handlers
+    instead. They may do what a client's handlers may, and call ``stop``.
     """
 
     def __init__(
@@ -118,9 +119,15 @@ class BaseKeeper:
         network: "Network | None" = None,
     ):
         if not 0 < first_ms <= longest_ms < 1 << 29 or not 0 <= refused_ms < 1 << 29 or connect_ms <= 0:
-            raise ValueError("0 < first_ms <= longest_ms, and times below 2**29 ms")
+            raise ValueError(
+                "first_ms %r, longest_ms %r, refused_ms %r, connect_ms %r: need 0 < first_ms <= longest_ms < 2**29, "
+                "0 <= refused_ms < 2**29 and connect_ms > 0" % (first_ms, longest_ms, refused_ms, connect_ms)
+            )
         if answer_ms < 0 or block_ms < 0 or subscriptions < 0:
-            raise ValueError("a time and a number are not negative")
+            raise ValueError(
+                "answer_ms %r, block_ms %r, subscriptions %r: none may be negative"
+                % (answer_ms, block_ms, subscriptions)
+            )
         self.client = client
         self.dialers = tuple(dialers) or (client.dialer,)
         self.first_ms = first_ms
@@ -133,19 +140,19 @@ class BaseKeeper:
         self.network = network
         self._up = False
         self.state = OFF
-        #: Why the last attempt failed or the last connection ended, a code of ``headwater.errors``; 0 at first.
+        #: The error of the last attempt or connection, a code of ``headwater.errors``; 0 at first.
         self.status = 0
-        #: The time of the last change of ``state``, and how long the pause is.
+        #: The time of the last change of ``state``, and the length of the pause.
         self.since = 0
         self.pause_ms = 0
-        #: Rounds in vain and connections that did not last, in a row.
+        #: Consecutive failed rounds and short connections.
         self.failures = 0
-        #: Connections that were accepted.
+        #: The number of accepted connections.
         self.connections = 0
         self.on_online: Callable[[bool], object] | None = None
         self.on_offline: Callable[[int], object] | None = None
-        #: ``on_answer(topic_filter, code)``: the granted QoS, 0x80 or more for a refusal, 0 when it was taken back; or
-        #: a negative status when it could not be asked for.
+        #: ``on_answer(topic_filter, code)``: the granted QoS, a refusal from 0x80 on, 0 after UNSUBACK, or a negative
+        #: status if the request cannot be sent.
         self.on_answer: Callable[[Bytes, int], object] | None = None
         self.on_delivered: Callable[[int], object] | None = None
         self._answer = 0
@@ -157,15 +164,15 @@ class BaseKeeper:
         self._refusals = 0
         self._filters: list[Bytes] = [b""] * subscriptions
         self._becomes = bytearray(subscriptions)
-        # What the protocol has beside that.
+        # Protocol-specific data of each subscription.
         self._more = bytearray(subscriptions)
         self._ids = array("H", [0] * subscriptions)
-        # Whether there is something to ask for; how many answers are awaited, and since when.
+        # True if there are requests to send; the number of unanswered requests, and when the first was sent.
         self._wants = False
         self._asked = 0
         self._asked_at = 0
         # When the oldest message under way was last another one.
-        self._progress_at = 0
+        # When the oldest unacknowledged message last changed.
         self._head = 0
         self._random = seed % 65536
         for c in client.session.client_id:
@@ -175,8 +182,8 @@ class BaseKeeper:
         client.on_delivered = self._delivered
 
     def below(self, n: int) -> int:
-        """A number from 0 to n - 1, by chance; n is at most 2**29."""
-        # Multiplying by a primitive root of a prime goes through all numbers below it, but 0 (Lehmer).
+        """Return a random number from 0 to n - 1; n is at most 2**29."""
+        # Multiplication by a primitive root of a prime visits all numbers below it except 0 (Lehmer).
         high = self._random * 75 % 65537
         self._random = low = high * 75 % 65537
         return ((high & 0x3FFF) << 15 | low & 0x7FFF) % n
@@ -184,7 +191,7 @@ class BaseKeeper:
     # -- the connection ------------------------------------------------------------------------------------------------
 
     def start(self) -> None:
-        """Begin with the first attempt, at the next ``poll``; harmless when it runs. After giving up: begin again."""
+        """Start to connect at the next ``poll``, also after giving up. Does nothing while the keeper runs."""
         if self.state == OFF or self.state == GIVEN_UP:
             self.status = self.failures = self._at = self._tries = self._refusals = 0
             _pause(self, 0)
@@ -193,10 +200,11 @@ class BaseKeeper:
                 self.network.start()
 
     def poll(self) -> int:
-        """Do what is to be done now; call it a few times a second. Never blocks longer than a dialer's ``ready`` and
-        ``open`` do.
+        """Drive the connection; call this several times a second. Blocks only as long as a dialer's ``ready`` and
+        ``open``.
 
-        0, connected or not yet (``state``); or the status with which it has given up; E_OFFLINE when not started.
+        Returns 0, connected or not (see ``state``); the status with which the keeper gave up; or E_OFFLINE before
+        ``start``.
         """
         state = OFF if self.network is not None and not _networked(self) else self.state
         if state == ONLINE:
@@ -216,7 +224,7 @@ class BaseKeeper:
         return 0 if OFF < self.state < GIVEN_UP else self.status or E_OFFLINE
 
     def wait(self, ms: int) -> int:
-        """Poll for ``ms`` milliseconds, idle in between; as ``poll``."""
+        """Poll for ``ms`` milliseconds, idle in between. Return the status of ``poll``."""
         begin = self._ticks()
         while True:
             status = self.poll()
@@ -226,9 +234,10 @@ class BaseKeeper:
             idle(self.client, min(left, _TURN_MS))
 
     def flush(self, timeout_ms: int) -> int:
-        """Wait until everything published is acknowledged, or sent at QoS 0, over as many connections as it takes.
+        """Wait until all messages are acknowledged, or sent at QoS 0, over several connections if needed.
 
-        0; E_TIMEOUT; E_STATE in a handler, before whose return no acknowledgement comes; or as ``poll``.
+        Returns 0, E_TIMEOUT, E_STATE in a handler (acknowledgements are read only after it returns), or an error of
+        ``poll``.
         """
         if self.client.session.feeding:
             return E_STATE
@@ -242,15 +251,15 @@ class BaseKeeper:
             idle(self.client, _TURN_MS)
 
     def waiting(self) -> int:
-        """How many messages are unacknowledged or unsent; what is left of QoS 0 counts as one."""
+        """Return the number of unacknowledged and unsent messages; unsent ones at QoS 0 count as one."""
         session = self.client.session
         n: int = session.outbox.count + (1 if session.tx_end or session.out_n else 0)
         return n if self.backlog is None else n + self.backlog.count
 
     def stop(self, timeout_ms: int = 0) -> int:
-        """``flush`` for up to ``timeout_ms``; then say DISCONNECT and close: what ``flush`` returned.
+        """Flush for up to ``timeout_ms``, send DISCONNECT and close. Return the status of ``flush``.
 
-        What is unacknowledged stays in the outbox, and goes out after the next ``start``.
+        Unacknowledged messages stay in the outbox and are retransmitted after the next ``start``.
         """
         status = self.flush(timeout_ms) if timeout_ms and OFF < self.state < GIVEN_UP else 0
         self.state = OFF
@@ -268,7 +277,8 @@ class BaseKeeper:
     # -- subscriptions -------------------------------------------------------------------------------------------------
 
     def _want(self, i: int, topic_filter: "Bytes") -> int:
-        """Ask for the subscription in place ``i``, or in a free place: which; E_WINDOW when there is none."""
+        """Request the subscription at index ``i``, or at a free index if negative. Return the index, or E_WINDOW if
+        none is free."""
         if i < 0:
             i = self._becomes.find(b"\x00")
             if i < 0:
@@ -292,7 +302,7 @@ class BaseKeeper:
             self._asked -= 1
 
     def _answered(self, number: int, code: int) -> bool:
-        """An answer has come: whether it is to a request of ours."""
+        """Handle the answer to a request. Return whether it was a request of the keeper."""
         for i in range(len(self._ids)):
             becomes = self._becomes[i]
             if self._ids[i] == number and (becomes in (ASKED, TAKEN_BACK)):
@@ -304,16 +314,16 @@ class BaseKeeper:
         return False
 
     def _settled(self, i: int, code: int) -> int:
-        """What the subscription in place ``i`` becomes by the server's answer."""
+        """Return the state of subscription ``i`` after the server's answer."""
         return REFUSED if code & 0x80 else GRANTED
 
     def _request(self, i: int, becomes: int) -> int:
-        """Ask for what place ``i`` is to become: the request's number, or an error."""
+        """Send the request that leads subscription ``i`` to the state ``becomes``. Return its number, or an error."""
         raise NotImplementedError
 
 
 def enqueue(k: BaseKeeper, topic: "Bytes", payload: "Bytes", qos: int, retain: bool) -> int:
-    """Publish, connected or not."""
+    """Publish, connected or not. Return the packet identifier, 0 at QoS 0 or in the backlog, or an error."""
     if k.backlog is None or (k.state == ONLINE and not k.backlog.count):
         k._answer = k._publish(topic, payload, qos, retain)
         if k._answer not in _LATER:
@@ -346,7 +356,7 @@ def _pause(k: BaseKeeper, limit: int) -> None:
 
 
 def pause_limit(failures: int, first: "Any", longest: "Any") -> "Any":
-    """Return the limit of the pause after ``failures`` failures before this one, in the unit of the other two."""
+    """Return the limit of the pause after ``failures`` earlier failures, in the unit of ``first`` and ``longest``."""
     while failures and first < longest:
         first *= 2
         failures -= 1
@@ -360,16 +370,16 @@ def _back_off(k: BaseKeeper) -> None:
 
 
 def _networked(k: BaseKeeper) -> bool:
-    """Poll the network: whether there is one to connect over."""
+    """Poll the network. Return whether it is up."""
     state = k.state
     if not OFF < state < GIVEN_UP:
         return False
-    up = k.network.poll(state != ONLINE or k.waiting() > 0)  # type: ignore[union-attr]  # the caller has looked
+    up = k.network.poll(state != ONLINE or k.waiting() > 0)  # type: ignore[union-attr]  # the caller has checked
     if up == k._up:
         return up
     k._up = up
     if up:
-        # The pause begins only now: the boards of one access point do not come back all at once.
+        # The pause starts only now, so that the boards of one access point do not reconnect all at once.
         k.since = k._ticks()
         return True
     k.failures = k._tries = k._refusals = 0
@@ -390,7 +400,7 @@ def _attempt(k: BaseKeeper) -> None:
 
 
 def _connecting(k: BaseKeeper, status: int) -> None:
-    """An attempt is under way, or over with ``status``."""
+    """Continue an attempt; ``status`` is not 0 if it has ended."""
     client = k.client
     if status == 0:
         if client.session.state == SESSION_ONLINE:
@@ -404,7 +414,7 @@ def _connecting(k: BaseKeeper, status: int) -> None:
     if k.network is not None:
         k.network.failed(status, client.errno)
     if status == E_TOO_LARGE or blame(status) == CALLER:
-        # CONNECT cannot be built, and never will.
+        # CONNECT cannot be encoded, so every later attempt would fail too.
         k.state = GIVEN_UP
         return
     n = len(k.dialers)
@@ -451,7 +461,7 @@ def _lost(k: BaseKeeper, status: int) -> None:
 
 
 def _tend(k: BaseKeeper) -> None:
-    """What there is to do while the connection stands."""
+    """Do the work of an established connection."""
     client = k.client
     if k.failures and (k._ticks() - k.since) & TICKS_MASK >= k.longest_ms:
         k.failures = 0
@@ -464,7 +474,7 @@ def _tend(k: BaseKeeper) -> None:
 
 
 def _ask(k: BaseKeeper) -> None:
-    """Send the requests for what is wanted and unwanted, as far as it goes now."""
+    """Send the outstanding requests to subscribe, unsubscribe and consume, as far as possible now."""
     for i in range(len(k._becomes)):
         becomes = k._becomes[i]
         if becomes in _TO_ASK:
@@ -474,7 +484,7 @@ def _ask(k: BaseKeeper) -> None:
             if status < 0:
                 k._becomes[i] = FREE if becomes == UNWANTED else REFUSED
                 if k.on_answer is not None:
-                    # What the server has forgotten is taken back.
+                    # The server no longer has the subscription: it is removed.
                     k.on_answer(k._filters[i], 0 if status == E_UNKNOWN_ID else status)
             else:
                 k._becomes[i] = becomes + 1
@@ -487,7 +497,7 @@ def _ask(k: BaseKeeper) -> None:
 
 
 def _watch(k: BaseKeeper, now: int) -> None:
-    """End a connection that lives and does not answer."""
+    """Close a connection on which the server stops answering requests or messages."""
     client = k.client
     session = client.session
     if not session.in_flight or session.outbox.head != k._head:

@@ -10,10 +10,10 @@ from typing import Any, Protocol, TypeVar
 #: The packet or frame of a message.
 P = TypeVar("P", contravariant=True)
 
-#: What can be read by index and sliced: the core reads these and allocates none of them.
+#: Anything that can be indexed and sliced. The core reads these and allocates none.
 Bytes = bytes | bytearray | memoryview
 
-#: ``check_name(buf, at, end) -> int``: whether a range is a topic name (``headwater.mqtt.packets``).
+#: ``check_name(buf, at, end) -> int``: checks a range as a topic name (``headwater.mqtt.packets``).
 NameCheck = Callable[[Bytes, int, int], int]
 
 #: A field of one of IBM MQ's headers, and such a header: ``headwater.ibmmq.chain`` explains them.
@@ -22,99 +22,98 @@ Layout = tuple[bytes, int, int, tuple[Row, ...], tuple[int, ...], int]
 
 
 class Blocks(Protocol):
-    """What a packet of MQTT 5.0 decodes beyond ``headwater.mqtt.packets`` (``properties.Packet5``)."""
+    """The decoders of MQTT 5.0 beyond ``headwater.mqtt.packets`` (see ``properties.Packet5``)."""
 
     props_at: int
     props_end: int
 
     def block(self, at: int, end: int, where: int = 0) -> int:
-        """Check a property block: the offset behind it, or an error."""
+        """Check a property block. Return the offset after it, or an error."""
         ...
 
     def publish_block(self, at: int, end: int) -> int:
-        """Check PUBLISH's property block: as ``packets.decode_publish``."""
+        """Check PUBLISH's property block. Return 0 or an error (``packets.decode_publish``)."""
         ...
 
     def reason(self, at: int) -> int:
-        """Decode a reason code and properties at the end of a packet: 0 or an error."""
+        """Decode a reason code and properties at the end of a packet. Return 0 or an error."""
         ...
 
     def auth(self, at: int) -> int:
-        """Decode the same in AUTH: 0 or an error."""
+        """Decode AUTH's reason code and properties. Return 0 or an error."""
         ...
 
     def connack(self, at: int) -> int:
-        """Decode CONNACK's reason code and properties: 0 or an error."""
+        """Decode CONNACK's reason code and properties. Return 0 or an error."""
         ...
 
 
 class Transport(Protocol):
-    """A non-blocking byte stream: MicroPython's own stream methods, so that a socket there is one as it
-    stands.
+    """A non-blocking byte stream with MicroPython's stream methods, which its sockets have.
 
-    Every method raises OSError when the stream is broken.
+    Every method raises OSError if the stream is broken.
     """
 
     def readinto(self, buf: bytearray | memoryview, n: int, /) -> int | None:
-        """Place at most ``n`` bytes at the start of ``buf``.
+        """Read at most ``n`` bytes to the start of ``buf``.
 
-        Their number, None if none now, 0 if the peer closed.
+        Return their number, None if there are none now, or 0 if the peer has closed the stream.
         """
         ...
 
     def write(self, buf: bytes | bytearray | memoryview, off: int, n: int, /) -> int | None:
-        """Take up to ``n`` bytes of ``buf`` from ``off``.
+        """Write up to ``n`` bytes of ``buf`` from ``off``.
 
-        Their number (it may be less than ``n``), None if none now; 0 while a handshake of the stream's own is under
-        way, whose timeout is its own.
+        Return how many were accepted, possibly fewer than ``n``, or None if none now. Return 0 while the stream
+        performs a handshake, which has its own timeout.
         """
         ...
 
     def close(self) -> None:
-        """Release the stream; closing twice is harmless."""
+        """Close the stream; closing twice is harmless."""
         ...
 
 
 class Dialer(Protocol):
-    """What a port offers to a client: a transport, the time, and a way to wait."""
+    """What a port provides to a client: transports, a clock, and a way to wait."""
 
     def open(self) -> Transport:
-        """Open a fresh transport; raises OSError."""
+        """Open a new transport. Raises OSError."""
         ...
 
     def ticks_ms(self) -> int:
-        """Milliseconds from anywhere on, wrapping at 2**30 or a multiple of it."""
+        """Return a time in milliseconds from an arbitrary start; it wraps at 2**30 or a multiple of it."""
         ...
 
     def wait(self, ms: int, /) -> None:
-        """Sleep at most ``ms`` milliseconds, less when something arrives."""
+        """Sleep at most ``ms`` milliseconds; return early if bytes arrive."""
         ...
 
 
 class PollDialer(Dialer, Protocol):
-    """A dialer that need not wait for a connection to open. Each of these methods is optional."""
+    """A dialer that can open a connection without blocking. Each of these methods is optional."""
 
     def ready(self) -> bool:
-        """Whether ``open`` will not wait: begins to connect when nothing is under way. Raises OSError.
+        """Return whether ``open`` will not block. Starts to connect if no attempt is in progress. Raises OSError.
 
-        Connecting has a time-out of its own (ETIMEDOUT).
+        An attempt has its own timeout (ETIMEDOUT).
         """
         ...
 
     def hang_up(self) -> None:
-        """Forget what was opened last, or is being opened: it will be closed, or never used."""
+        """Release the transport that was opened last or is being opened."""
         ...
 
     def sleep(self, ms: int, /) -> None:
-        """Sleep ``ms`` milliseconds, also when something arrives. A dialer without it is asked to ``wait``."""
+        """Sleep ``ms`` milliseconds, even if bytes arrive. Without this method, ``wait`` is called."""
         ...
 
 
 class Network(Protocol):
-    """The interface below a connection, for instance WiFi: what a keeper (``headwater.reconnect``) owns with it."""
+    """The network interface below a connection, for instance WiFi; a keeper (``headwater.reconnect``) drives it."""
 
     def start(self) -> None:
-        """Bring the interface up, at the next ``poll``; harmless while it runs. Raises ValueError for a bad setting."""
+        """Bring the interface up at the next ``poll``; harmless while it runs. Raises ValueError for a bad setting."""
         ...
 
     def stop(self) -> None:
@@ -122,35 +121,35 @@ class Network(Protocol):
         ...
 
     def poll(self, busy: bool = True, /) -> bool:
-        """Drive the interface, without blocking: whether it has a link and an address.
+        """Drive the interface without blocking. Return whether it has a link and an address.
 
         It may save power while it is not ``busy``. Allocates nothing while it is up.
         """
         ...
 
     def failed(self, status: int, errno: int, /) -> None:
-        """A connection over it, or an attempt, has ended with ``status``, and the dialer with ``errno`` (or 0).
+        """Record that a connection or an attempt ended with ``status``; ``errno`` is the dialer's error, or 0.
 
-        Where nobody has answered, the interface may be restarted.
+        The interface may restart if no server has answered.
         """
         ...
 
     def works(self) -> None:
-        """A server has accepted a connection over it."""
+        """Record that a server has accepted a connection."""
         ...
 
 
 class ReceiveBuffer(Protocol):
-    """The part of ``headwater.connection.RxBuf`` that reading from a transport needs."""
+    """The part of ``headwater.connection.RxBuf`` that a read from a transport needs."""
 
     @property
     def view(self) -> bytearray | memoryview:
-        """Where ``window`` bytes may be read into."""
+        """The memory to read into."""
         ...
 
     @property
     def room(self) -> int:
-        """What ``window`` has returned."""
+        """The result of the last ``window``, in bytes."""
         ...
 
     def window(self) -> int:
@@ -159,7 +158,7 @@ class ReceiveBuffer(Protocol):
 
 
 class Session(Protocol):
-    """What ``headwater.connection`` drives: the client's session of a protocol. It does no I/O and knows no clock."""
+    """The client's session of a protocol, which ``headwater.connection`` drives. It does no I/O and reads no clock."""
 
     state: int
     outbox: "Outbox"
@@ -184,117 +183,119 @@ class Session(Protocol):
         ...
 
     def connect(self, now_ms: int, /) -> int:
-        """A transport is there: 0, or why the greeting cannot be built."""
+        """Start the session over a new transport. Return 0, or the error if CONNECT cannot be encoded."""
         ...
 
     def disconnect(self) -> int:
-        """Queue the last packet."""
+        """Queue the last packet. Return 0 or an error."""
         ...
 
     def lost(self) -> None:
-        """The transport is gone."""
+        """Handle the loss of the transport."""
         ...
 
     def poll(self, now_ms: int, /) -> int:
-        """Tell the time: 0, or the status of a broken connection."""
+        """Check the timeouts. Return 0, or the status of a broken connection."""
         ...
 
     def ping(self) -> int:
-        """Queue a ping: 0 or E_AGAIN."""
+        """Queue a ping. Return 0 or E_AGAIN."""
         ...
 
     def awaits(self) -> bool:
-        """Whether an acknowledgement or an answer is due."""
+        """Return whether the peer owes an acknowledgement or an answer."""
         ...
 
     def out(self) -> int:
-        """How many bytes are to be sent now, from ``out_buf[out_at]`` on; or a status."""
+        """Return the number of bytes to send now, at ``out_buf[out_at]``; or a status."""
         ...
 
     def sent(self, k: int, /) -> int:
-        """So many were taken: what ``out`` offers now."""
+        """Record that the transport accepted ``k`` bytes. Return what ``out`` returns next."""
         ...
 
     def enqueue(self, topic: Bytes, payload: Bytes, flags: int, extra: Bytes = ..., /) -> int:
-        """Put a message into the outbox or the transmit buffer: its number, 0 at QoS 0, or an error."""
+        """Put a message into the outbox or the transmit buffer. Return its number, 0 at QoS 0, or an error."""
         ...
 
     def feed(self, n: int, /) -> int:
-        """Take ``n`` bytes, just read into ``rx.view``: 0, or the error that broke the connection."""
+        """Decode ``n`` bytes, just read into ``rx.view``. Return 0, or the error that broke the connection."""
         ...
 
 
 class Sink(Protocol[P]):
-    """Takes a message that is larger than the receive buffer, of MQTT (``Sink[Packet]``) or FMQ (``Sink[Frame]``)."""
+    """Receives messages larger than the receive buffer, of MQTT (``Sink[Packet]``) or FMQ (``Sink[Frame]``)."""
 
     def open(self, packet: P, size: int, /) -> bool:
-        """Begin a message with ``size`` bytes of payload. Return False to skip it.
+        """Start a message with ``size`` bytes of payload. Return False to skip it.
 
-        ``packet`` has the message's topic, flags and packet identifier. It is valid until this returns.
+        ``packet`` has the message's topic, flags and packet identifier, and is valid until this method returns.
         """
         ...
 
     def write(self, buf: Bytes, at: int, n: int, /) -> object:
-        """Take the next ``n`` bytes of the payload, at ``buf[at]``. An exception ends the message, unacknowledged."""
+        """Take the next ``n`` bytes of the payload, at ``buf[at]``. An exception ends the message unacknowledged."""
         ...
 
     def close(self, complete: bool, /) -> object:
-        """End the message. Discard it unless it is ``complete``: the connection was lost."""
+        """End the message. Discard it unless ``complete`` is true: the connection was lost."""
         ...
 
 
 class JournalFile(Protocol):
-    """The file of a ``headwater.journal``, and its successor while that is written. Every method may raise OSError."""
+    """The file of a ``headwater.journal``, and its successor while that is written. All methods may raise OSError."""
 
     def load(self) -> bytearray | None:
-        """What the file holds, None when there is none; ``write`` then goes on at its end."""
+        """Return the content of the file, None if it does not exist. ``write`` then appends to it."""
         ...
 
     def write(self, buf: Bytes, at: int, n: int, /) -> object:
-        """Append ``buf[at : at + n]``: all of it, or OSError."""
+        """Append ``buf[at : at + n]`` completely, or raise OSError."""
         ...
 
     def sync(self) -> object:
-        """What was written outlives a power cut."""
+        """Make everything written so far survive a power cut."""
         ...
 
     def begin(self) -> object:
-        """Begin an empty successor, which ``write`` then goes to; what was begun before is thrown away."""
+        """Start an empty successor, which ``write`` then appends to. An unfinished successor is discarded."""
         ...
 
     def replace(self) -> object:
-        """Sync the successor and put it into the file's place, at once: a power cut leaves one or the other."""
+        """Sync the successor and replace the file with it atomically: a power cut leaves one or the other."""
         ...
 
     def set_aside(self) -> object:
-        """Put the file where somebody can look at it, because it is no journal."""
+        """Rename the file, which is no valid journal, so that it can be examined."""
         ...
 
     def close(self) -> object:
-        """Give the file back; closing twice is harmless."""
+        """Close the file; closing twice is harmless."""
         ...
 
 
 class ReceivedIds(Protocol):
-    """The ids of the QoS 2 messages that were taken and wait for PUBREL, kept where a power cut does not reach."""
+    """Stores the identifiers of received QoS 2 messages that wait for PUBREL, so that they survive a power cut."""
 
-    #: Those that were open when the store was; 0 is none.
+    #: The identifiers stored when the store was opened; 0 marks an unused place.
     ids: "array[int]"
 
     def opened(self, packet_id: int, /) -> int:
-        """A message is the application's: 0, and PUBREC may leave; or E_STORE. Opening twice is harmless."""
+        """Store the identifier of a delivered message. Return 0 (PUBREC may be sent) or E_STORE. Repeating it is
+        harmless."""
         ...
 
     def closed(self, packet_id: int, /) -> int:
-        """PUBREL has come (0: the session was lost, and every id with it): 0, and PUBCOMP may leave; or E_STORE."""
+        """Remove an identifier after PUBREL; 0 removes all of a lost session. Return 0 (PUBCOMP may be sent) or
+        E_STORE."""
         ...
 
 
 class Outbox(Protocol):
-    """What holds the unacknowledged messages; see ``headwater.connection`` for the meaning of each member.
+    """Holds the unacknowledged messages; ``headwater.connection.RamOutbox`` describes the members.
 
-    What returns a status returns E_STORE when a store cannot keep what it is told. ``commit`` has then made no entry,
-    ``set`` to REL has changed nothing, and ``set`` to DONE is kept until the store takes it.
+    Methods with a status return E_STORE if the store cannot be written. ``commit`` then has made no entry, ``set`` to
+    REL has changed nothing, and ``set`` to DONE is repeated until the store accepts it.
     """
 
     buf: bytearray
@@ -310,25 +311,25 @@ class Outbox(Protocol):
     received: "ReceivedIds | None"
 
     def reserve(self, n: int, /) -> int:
-        """Where the next packet of ``n`` bytes may be built, or -1."""
+        """Return the offset to build a packet of ``n`` bytes at, or -1."""
         ...
 
     def commit(self, n: int, state: int, /) -> int:
-        """Make the packet built at the reserved offset an entry: its index; or E_STORE."""
+        """Make the packet at the reserved offset an entry. Return its index, or E_STORE."""
         ...
 
     def find(self, packet_id: int, /) -> int:
-        """The index of the unacknowledged entry with this id, or -1."""
+        """Return the index of the unacknowledged entry with this packet identifier, or -1."""
         ...
 
     def set(self, i: int, state: int, /) -> int:
-        """Change an entry's delivery state: 0, or E_STORE."""
+        """Set an entry's delivery state. Return 0 or E_STORE."""
         ...
 
     def settle(self) -> int:
-        """The other end holds nothing of an earlier life any more: 0, or E_STORE."""
+        """Record that the peer has no state of an earlier session. Return 0 or E_STORE."""
         ...
 
     def clear(self) -> None:
-        """Forget every entry."""
+        """Remove every entry."""
         ...

@@ -49,7 +49,8 @@ _NONE = (b"", (), b"", 0, False)
 
 
 class Keeper(BaseKeeper):
-    """Keeps ``client`` connected from ``start`` to ``stop``, by ``poll`` (``headwater.reconnect.BaseKeeper``).
+    """Keep ``client`` connected from ``start`` to ``stop``; call ``poll`` to drive it
+    (``headwater.reconnect.BaseKeeper``).
 
     A subscription is identified by its filter and group. ``on_answer(topic_filter, code)`` is called with 0 when it is
     granted or ended; with a reason code when the hub refuses it or ends its consuming, which starts again on the next
@@ -61,12 +62,12 @@ class Keeper(BaseKeeper):
 
     def __init__(self, client: "Client", dialers: "Sequence[Dialer]" = (), **options: "object"):
         if options.get("backlog") is not None:
-            raise ValueError("backlog: only MQTT has one")
+            raise ValueError("backlog: not supported by FMQ; use MQTT or leave it out")
         self.on_request = client.on_answer
         super().__init__(client, dialers, **options)  # type: ignore[arg-type]
         self._publish = self._publish_tagged
         self._tags: Bytes = NO_TAGS
-        # By place: group, tags, condition, window and whether to acknowledge; the number of the subscription, 0 before
+        # By index: group, tags, condition, window and whether to acknowledge; the number of the subscription, 0 before
         # it is granted, and that of its CONSUME. Where ``_more`` is 1, the subscription is ended once it is granted:
         # before, it has no id.
         self._asks: list[tuple[Bytes, Sequence[Bytes], Bytes, int, bool]] = [_NONE] * len(self._filters)
@@ -76,11 +77,11 @@ class Keeper(BaseKeeper):
     def publish(
         self, topic: "Bytes", payload: "Bytes", qos: int = 0, retain: bool = False, tags: "Bytes" = NO_TAGS
     ) -> int:
-        """Publish, connected or not: as ``Client.publish``.
+        """Publish, connected or not. Arguments and results are those of ``Client.publish``.
 
-        QoS 1 and 2 are in the outbox until acknowledged. E_OFFLINE at QoS 0 without a connection, and before a hub has
-        assigned a process number. With ``block_ms``, E_WINDOW, E_AGAIN and E_OFFLINE are returned only after that time,
-        and in a handler, which must not block.
+        The outbox holds messages at QoS 1 and 2. E_OFFLINE is returned at QoS 0 without a connection, and before a hub
+        has assigned a process number. With ``block_ms``, E_WINDOW, E_AGAIN and E_OFFLINE are returned only after that
+        time, and in a handler, which must not block.
         """
         self._tags = tags
         return enqueue(self, topic, payload, qos, retain)
@@ -89,10 +90,10 @@ class Keeper(BaseKeeper):
         return self.client.publish(topic, payload, qos, retain, self._tags)
 
     def subscribe(self, topic_filter: "Bytes", tags: "Sequence[Bytes]" = (), condition: "Bytes" = b"") -> int:
-        """Subscribe now or once connected, and again whenever the hub has lost the session: 0.
+        """Subscribe now or once connected, and again if the hub has lost the session. Return 0 or an error.
 
-        E_FILTER; E_ARGUMENT; E_WINDOW if there are ``subscriptions`` already. The same filter again changes tags and
-        condition.
+        Errors: E_FILTER, E_ARGUMENT; E_WINDOW if there are ``subscriptions`` already. Subscribing to the same filter
+        again changes tags and condition.
         """
         return self._ask_for(topic_filter, (b"", tags, condition, 0, False))
 
@@ -105,17 +106,17 @@ class Keeper(BaseKeeper):
         window: int = 0,
         need_ack: bool = True,
     ) -> int:
-        """Consume with a group, on this and every following connection: 0 or an error of ``subscribe``.
+        """Consume with a group, on this and every following connection. Return 0 or an error of ``subscribe``.
 
-        ``window`` and ``need_ack`` are those of ``queues.consume``. In a handler, ``topic_of`` returns the
-        subscription of a message.
+        ``window`` and ``need_ack`` are those of ``queues.consume``. In a handler, ``topic_of`` returns the subscription
+        of a message.
         """
         if not is_bytes(group) or not group or is_bytes(window) or not 0 <= window <= self._most(need_ack):
             return E_ARGUMENT
         return self._ask_for(topic_filter, (bytes(group), tags, condition, window, need_ack))
 
     def unsubscribe(self, topic_filter: "Bytes", group: "Bytes" = b"") -> int:
-        """End a subscription: 0, or E_UNKNOWN_ID."""
+        """End a subscription. Return 0, or E_UNKNOWN_ID."""
         i = self._find(topic_filter, group)
         if i >= 0 and (self._becomes[i] == WANTED or self._becomes[i] == ASKED):
             self._more[i] = 1

@@ -1,12 +1,12 @@
-"""Unsent messages in RAM, of which the oldest are dropped.
+"""Unsent messages in RAM; the oldest are dropped when it is full.
 
     keeper = Keeper(client, backlog=Backlog(4096, 64))
 
-For telemetry of which the newest matters. While a keeper with a backlog is not connected, what is published goes to
-the backlog, at every QoS; and so it does while the outbox is full. Once connected again it goes out in its order.
+Use it for telemetry where the newest data matters. A keeper with a backlog puts messages of every QoS there while it
+is not connected or the outbox is full. After reconnecting it publishes them in order.
 
-**What may be dropped** is in the backlog: it was never sent. **What is never dropped** is in the outbox: handed in
-while connected, perhaps sent, not yet acknowledged. The backlog is memory, and does not outlive a reset.
+Messages in the backlog **may be dropped**: they have never been sent. Messages in the outbox are **never dropped**:
+they were published while connected, may have been sent, and are unacknowledged. A reset loses the backlog.
 """
 
 from headwater.connection import RamOutbox
@@ -28,20 +28,21 @@ _MORE = (E_AGAIN, E_WINDOW, E_OFFLINE)
 class Backlog:
     """Up to ``slots`` messages in ``size`` bytes: topic, payload and three bytes each.
 
-    Nothing allocates after construction, but ``drain``: two views for each message (64 bytes on a 32-bit board).
+    Only ``drain`` allocates after construction: two views for each message (64 bytes on a 32-bit board).
     """
 
     def __init__(self, size: int, slots: int):
         self._box = RamOutbox(size, slots)
         self._view = memoryview(self._box.buf)
-        #: How many wait now, and how many were dropped.
+        #: The numbers of waiting and of dropped messages.
         self.count = 0
         self.dropped = 0
 
     def put(self, session: "ClientSession", topic: "Bytes", payload: "Bytes", qos: int, retain: bool) -> int:
-        """Take a message, and drop the oldest to make room for it: 0.
+        """Add a message, and drop the oldest ones to make room. Return 0 or an error.
 
-        E_TOPIC, E_QOS, E_ARGUMENT, and E_TOO_LARGE for this backlog or for ``session``, which is to send it.
+        Errors: E_TOPIC, E_QOS, E_ARGUMENT; E_TOO_LARGE for this backlog or for ``session``, which will send the
+        message.
         """
         if qos != 0 and qos != 1 and qos != 2:
             return E_QOS
@@ -71,7 +72,7 @@ class Backlog:
         return 0
 
     def drain(self, client: "Client") -> None:
-        """Publish from the oldest on, as far as the client takes it now."""
+        """Publish messages, oldest first, until the client accepts no more."""
         box = self._box
         while box.count:
             i = box.head
@@ -85,7 +86,7 @@ class Backlog:
             )
             if status in _MORE or status == E_CLOSED:
                 return
-            # What is refused for good, which ``put`` rules out, must not hold up the rest.
+            # A permanent refusal, which ``put`` prevents, must not block the other messages.
             self.dropped += status < 0
             self._pop()
 

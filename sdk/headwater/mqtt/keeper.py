@@ -1,4 +1,4 @@
-"""Keeps a client connected: reconnects, subscribes again, publishes while there is no connection. It never blocks.
+"""Reconnect an MQTT client, restore its subscriptions, and publish while offline. Never blocks.
 
     keeper = Keeper(Client(Tcp("broker.local"), b"board-1", clean_start=False))
     keeper.subscribe(b"board-1/commands", 1)
@@ -7,7 +7,7 @@
         keeper.publish(b"board-1/telemetry", sample(), 1)
         keeper.wait(1000)
 
-How it tries again: ``headwater.reconnect``, which has the same for FMQ. Nothing here allocates, but ``subscribe``.
+``headwater.reconnect`` describes how it reconnects. Only ``subscribe`` allocates.
 """
 
 from headwater.errors import E_ARGUMENT, E_FILTER, E_QOS
@@ -27,31 +27,33 @@ if TYPE_CHECKING:
     from headwater.mqtt.client import Client
     from headwater.types import Bytes
 
-# Subscription options (5.0, 3.8.3.1) are below.
+# Upper limit of the subscription options (MQTT 5.0, 3.8.3.1).
 _OPTIONS = const(64)
 
 
 class Keeper(BaseKeeper):
-    """``client`` is kept connected from ``start`` to ``stop``, by ``poll``: see ``headwater.reconnect.BaseKeeper``."""
+    """Keep ``client`` connected from ``start`` to ``stop``; call ``poll`` to drive it
+    (``headwater.reconnect.BaseKeeper``)."""
 
     client: "Client"
     backlog: "Backlog | None"
 
     def publish(self, topic: "Bytes", payload: "Bytes", qos: int = 0, retain: bool = False) -> int:
-        """Publish, connected or not: as ``Client.publish``. At QoS 1 and 2 the outbox holds it; at QoS 0 without a
-        connection the answer is E_OFFLINE.
+        """Publish, connected or not. Arguments and results are those of ``Client.publish``.
 
-        With ``block_ms`` E_WINDOW, E_AGAIN and E_OFFLINE come only when that time is up, and in a handler, which must
-        not block. With a backlog they do not come: the answer is 0, the message has no packet id yet, and
-        may be dropped.
+        The outbox holds messages at QoS 1 and 2. At QoS 0 without a connection the result is E_OFFLINE. With
+        ``block_ms``, E_WINDOW, E_AGAIN and E_OFFLINE are returned only after that time, and in a handler, which must
+        not block. With a backlog they are never returned: the result is 0, and the message has no packet identifier yet
+        and may be dropped.
         """
         return enqueue(self, topic, payload, qos, retain)
 
     def subscribe(self, topic_filter: "Bytes", qos: int = 0) -> int:
-        """Subscribe now, or once connected, and again whenever the server has lost the session: 0. ``on_answer`` tells.
+        """Subscribe now or once connected, and again if the server has lost the session. Return 0 or an error.
 
-        With MQTT 5.0 ``qos`` may have options beside it. E_FILTER, E_QOS, E_ARGUMENT; E_WINDOW when ``subscriptions``
-        filters are there already. The same filter again changes its QoS.
+        The server's answer is passed to ``on_answer``. With MQTT 5.0, ``qos`` may include subscription options. Errors:
+        E_FILTER, E_QOS, E_ARGUMENT; E_WINDOW if there are ``subscriptions`` already. Subscribing to the same filter
+        again changes its QoS.
         """
         try:
             if not 0 <= qos < _OPTIONS or qos & 3 == 3:
@@ -71,7 +73,7 @@ class Keeper(BaseKeeper):
         return 0
 
     def unsubscribe(self, topic_filter: "Bytes") -> int:
-        """Take a subscription back: 0, or E_UNKNOWN_ID for a filter that is not among ours."""
+        """End a subscription. Return 0, or E_UNKNOWN_ID for an unknown filter."""
         return self._take_back(self._find(topic_filter))
 
     def _find(self, topic_filter: "Bytes") -> int:
