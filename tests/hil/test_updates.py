@@ -11,6 +11,7 @@ import pytest
 
 from headwater_host.board.update import UpdateError, send
 from headwater_host.client.fmq import Client as FmqClient
+from headwater_host.client.mqtt import Client
 from tests.hil import updates
 from tests.hil.update_cuts import BACK, RECEIVE, SEED, TRIAL, Bench
 from tests.host.hub_client import config, hub_of
@@ -61,6 +62,55 @@ def test_an_update_of_the_library(mosquitto: Start, tmp_path: Path) -> None:
         board.wait_for("version 2 is online", after=mark)
 
 
+def test_an_asyncio_program(mosquitto: Start) -> None:
+    broker = mosquitto()
+    with updates.board(broker.port, {"app.py": AIO}) as board:
+        files = updates.version("1", **{"app.py": AIO.encode()})
+        asyncio.run(updates.install(broker.port, updates.image(files, "1")))
+        mark = board.wait_for("version 1 starts")
+
+        async def talk() -> None:
+            async with Client("127.0.0.1", broker.port) as client:
+                await client.publish("boards/shed/command", "blink", qos=1)
+
+        board.wait_for("version 1 is online", after=mark)
+        asyncio.run(talk())
+        board.wait_for("command blink", after=mark)
+
+
+AIO = """
+import asyncio
+import machine
+from settings import PORT
+from version import VERSION
+from headwater.mqtt.client import Client
+from headwater.mqtt.keeper import Keeper
+from headwater_board import aio
+from headwater_board.ota import Receiver
+from headwater_board.tcp import Tcp
+
+async def tend(update):
+    while True:
+        update.poll()
+        await asyncio.sleep_ms(20)
+
+async def main():
+    print("version", VERSION, "starts")
+    keeper = Keeper(Client(Tcp("127.0.0.1", PORT), b"shed", clean_start=False), first_ms=20, longest_ms=200)
+    client = aio.Client(keeper)
+    arrived = keeper.client.on_message
+    update = Receiver(keeper, b"boards/shed/update", KEY, "shed", restart=machine.reset)
+    keeper.client.on_message = lambda message: update.take(message) or arrived(message)
+    asyncio.create_task(tend(update))
+    async with client:
+        await client.subscribe(update.topic, 1)
+        await client.subscribe(b"boards/shed/command", 1)
+        print("version", VERSION, "is online")
+        async for message in client:
+            print("command", str(message.payload, "ascii"))
+
+asyncio.run(main())
+""".replace("KEY", repr(updates.KEY))
 WHERE = """
 from headwater_board import loader, ota
 print("modules", ota.__file__, loader.__file__)

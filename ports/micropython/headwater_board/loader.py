@@ -125,6 +125,7 @@ def _begin() -> "State":
         why = _fails(state)
         if why:
             failed = {"id": state["id"], "version": state["version"], "why": why}
+            print("version %s is rolled back: %s" % (state["version"], why))
             serial = state["serial"]
             state = state["back"]
             state["serial"] = serial

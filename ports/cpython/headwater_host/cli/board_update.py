@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from headwater_host.board import image, update
 from headwater_host.cli import connection, fmq
 from headwater_host.cli.argument_types import topic
-from headwater_host.cli.options import FILE, FLAG, SECONDS, option
+from headwater_host.cli.options import FILE, FLAG, SECONDS, integer, option
 from headwater_host.exits import OK, USAGE, CommandError
 
 if TYPE_CHECKING:
@@ -30,6 +30,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     option(parser, "--target", "Name of the board in its settings", metavar="NAME")
     option(parser, "--signing-key", "File with the board's key", FILE)
     option(parser, "--release", "Version of the files, such as 1.10.2", metavar="VERSION")
+    option(
+        parser, "--serial", "Number above that of every earlier image; default: the time", integer(1, 1 << 40)
+    )
     option(parser, "--downgrade", "Allow a version older than the one that runs", FLAG)
     option(parser, "--firmware", "Firmware image (.app-bin) for ESP32 with OTA partitions", FILE)
     option(parser, "--save", "Also write the signed image to this file", FILE)
@@ -89,7 +92,7 @@ def _image(args: argparse.Namespace) -> bytes:
         image.read_key(args.signing_key),
         args.target,
         args.release,
-        int(time.time()),
+        int(time.time()) if args.serial is None else args.serial,
         downgrade=args.downgrade,
         firmware=firmware,
     )
