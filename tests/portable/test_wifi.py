@@ -14,9 +14,9 @@ if TYPE_CHECKING:
 
     from headwater_board.interface import Interface
 
-HOME = ("home", "secret")
+HOME = ("home", "password")
 PHONE = ("phone", None)
-JOIN_HOME = ("connect", "home", "secret", None)
+JOIN_HOME = ("connect", "home", "password", None)
 JOIN_PHONE = ("connect", "phone", None, None)
 ADDRESS = ("10.0.0.9", "255.255.255.0", "10.0.0.1", "10.0.0.1")
 ECONNREFUSED = 111
@@ -78,13 +78,13 @@ class Radio:
 
 def test_it_connects() -> None:
     for port, setting in ((ESP32, [("reconnects", 0)]), (RP2, [])):
-        r = Radio(port, [("home", "secret", b"123456")], country="DE", hostname="board", tx_power=8)
+        r = Radio(port, [("home", "password", b"123456")], country="DE", hostname="board", tx_power=8)
         assert r.poll(5000) == OFF and not r.nic.calls
         r.wifi.start()
         assert r.wifi.state == STARTING and Network.told == ["DE", "board"] and not r.nic.calls
         assert r.poll() == CONNECTING
         settings = [("active", True)] + setting + [("txpower", 8), ("pm", 0)]
-        assert r.nic.said() == settings + [("connect", "home", "secret", b"123456")]
+        assert r.nic.said() == settings + [("connect", "home", "password", b"123456")]
         assert r.poll(3000, TRYING) == CONNECTING and r.wifi.reason == "connecting"
         assert r.link().wifi.connects == 1
         r.wifi.start()
@@ -93,7 +93,12 @@ def test_it_connects() -> None:
 
 
 def test_settings_that_cannot_be() -> None:
-    for make in (lambda: Radio(networks=()), lambda: Radio(country="D").wifi.start()):
+    for make in (
+        lambda: Radio(networks=()),
+        lambda: Radio(networks=[HOME, ("home", "seven77")]),
+        lambda: Radio(networks=[("home", "x" * 65)]),
+        lambda: Radio(country="D").wifi.start(),
+    ):
         try:
             make()
             raise AssertionError("no ValueError")
@@ -261,7 +266,7 @@ def test_somebody_who_answers_proves_the_link() -> None:
 
 
 def test_errors_of_the_driver_restart_the_interface_and_then_reset_the_board() -> None:
-    for broken in ("active", "connect", "pm"):
+    for broken in ("active", "connect"):
         r = Radio()
         r.nic.breaks.add(broken)
         r.wifi.start()
@@ -279,7 +284,20 @@ def test_errors_of_the_driver_restart_the_interface_and_then_reset_the_board() -
         r.poll(10000)
         r.link()
         assert r.resets == 0 and r.wifi.restarts > 1
-    # Nor does one that must not.
+    # The next network may do.
+    r = Radio(networks=[HOME, PHONE])
+    r.nic.breaks.add("connect")
+    r.wifi.start()
+    r.poll()
+    r.nic.breaks.clear()
+    r.poll(2000)
+    assert r.nic.said()[-1] == JOIN_PHONE
+    # What WiFi can do without is no reason for anything.
+    r = Radio(tx_power=99)
+    r.nic.breaks |= {"txpower", "pm"}
+    r.up()
+    assert r.wifi.error is not None and r.wifi.restarts == 0
+    # Nor does one reset that must not.
     r = Radio(faults=0)
     r.nic.breaks.add("connect")
     r.wifi.start()

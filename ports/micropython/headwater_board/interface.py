@@ -210,6 +210,7 @@ class Interface:
             except (OSError, RuntimeError) as e:
                 self.error = e
                 self._errors += 1
+                self._at = (self._at + 1) % self.choices
                 if self.faults and self._errors >= self.faults:
                     self._reset()
                 else:

@@ -48,7 +48,8 @@ class Wifi(Interface):
       leave the driver's setting, which Bluetooth on an ESP32 needs.
     - ``options``: ``address``, ``connect_ms``, the limits and ``reset`` of ``Interface``.
 
-    Raises ValueError without a network. ``start`` raises it for a country or hostname that the port refuses.
+    Raises ValueError without a network, and for a password that WPA does not allow. ``start`` raises it for a country
+    or hostname that the port refuses.
     """
 
     def __init__(
@@ -62,6 +63,10 @@ class Wifi(Interface):
     ):
         if not networks:
             raise ValueError("networks: at least one (ssid, password)")
+        for one in networks:
+            # The driver of an ESP32 refuses others with an OSError, which is no reason for a reset.
+            if one[1] is not None and not 8 <= len(one[1]) <= 64:
+                raise ValueError(f"networks: the password of {one[0]} has 8 to 64 characters, or is None")
         super().__init__(network.WLAN(), **options)
         self.networks = networks
         self.choices = len(networks)
@@ -91,12 +96,16 @@ class Wifi(Interface):
         super().start()
 
     def _configure(self) -> None:
-        if self._settings:
-            self.nic.config(**self._settings)
-        if self.tx_power is not None:
-            self.nic.config(txpower=self.tx_power)
+        # It can do without these, with its driver's own.
+        try:
+            if self._settings:
+                self.nic.config(**self._settings)
+            if self.tx_power is not None:
+                self.nic.config(txpower=self.tx_power)
+        except (OSError, RuntimeError) as e:
+            self.error = e
         if self.power_save is not None:
-            self.nic.config(pm=self.nic.PM_NONE)
+            self._set_power(self.nic.PM_NONE)
         self._idle = False
 
     def _connect(self) -> None:
@@ -122,7 +131,7 @@ class Wifi(Interface):
     def _is_associated(self) -> bool:
         try:
             self.nic.status("rssi")
-        except OSError:
+        except (OSError, RuntimeError):
             return False
         return True
 
@@ -134,5 +143,5 @@ class Wifi(Interface):
     def _set_power(self, mode: int) -> None:
         try:
             self.nic.config(pm=mode)
-        except OSError as e:
+        except (OSError, RuntimeError) as e:
             self.error = e
