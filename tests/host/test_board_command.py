@@ -32,16 +32,16 @@ pytestmark = pytest.mark.needs_micropython
 PROGRAM = "import time\nprint('program runs')\nwhile True:\n    time.sleep_ms(50)\n"
 #: As PROGRAM, deaf to ctrl-C.
 DEAF = "import micropython\nmicropython.kbd_intr(-1)\n" + PROGRAM
-#: boot.py of a board whose firmware is version 1.23.
-OLD_FIRMWARE = """
+#: boot.py of a board with other firmware.
+FIRMWARE = """
 import sys
 class Names: pass
-old, implementation = Names(), Names()
+other, implementation = Names(), Names()
 for name in dir(sys):
-    setattr(old, name, getattr(sys, name))
-implementation.name, implementation.version = "micropython", (1, 23, 0, "")
-old.implementation = implementation
-sys.modules["sys"] = old
+    setattr(other, name, getattr(sys, name))
+implementation.name, implementation.version, implementation._mpy = {!r}, {!r}, {!r}
+other.implementation = implementation
+sys.modules["sys"] = other
 """
 
 
@@ -475,12 +475,36 @@ def test_a_port_without_permission_names_the_group(board: VirtualBoard) -> None:
     assert f"sudo usermod -aG {group} $USER" in done.stderr
 
 
-def test_old_firmware_is_refused_before_a_change(components: Path) -> None:
-    with VirtualBoard(files={"boot.py": OLD_FIRMWARE}) as board:
-        text = fails(board, 1, "install", "mqtt")
-        assert "the firmware is too old: MicroPython 1.23.0; headwater needs 1.24 or newer" in text
+@each_row(
+    "firmware, error",
+    [
+        (
+            ("micropython", (1, 23, 0, ""), 6),
+            "the firmware is too old: MicroPython 1.23.0; headwater needs 1.24 or newer",
+        ),
+        (("circuitpython", (9, 2, 0, ""), 6), "the board runs circuitpython; headwater needs MicroPython"),
+        (
+            ("micropython", (2, 0, 0, ""), 7),
+            "the firmware loads .mpy version 7, the components are version 6",
+        ),
+    ],
+)
+def test_firmware_that_does_not_fit_is_refused_before_a_change(
+    components: Path, firmware: tuple[object, ...], error: str
+) -> None:
+    with VirtualBoard(files={"boot.py": FIRMWARE.format(*firmware)}) as board:
+        assert error in fails(board, 1, "install", "mqtt")
         assert not board.fs_path("/lib").exists()
-        assert "1.23.0" in look(board, "info")
+
+
+def test_headwater_in_another_place_is_reported(components: Path) -> None:
+    boot = "import sys\nsys.path.insert(1, '/rom/lib')\n"
+    module = "__version__ = '9.9'\n"
+    with VirtualBoard(files={"boot.py": boot, "rom/lib/headwater/__init__.py": module}) as board:
+        text = fails(board, 1, "install", "mqtt")
+        assert "the board takes headwater 9.9 from /rom/lib/headwater/__init__.py" in text
+        assert not board.fs_path("/lib").exists()
+        assert "headwater  9.9 from /rom/lib/headwater/__init__.py\n" in look(board, "info")
 
 
 def test_a_board_that_does_not_answer_ctrl_c_is_an_error(components: Path) -> None:
@@ -540,6 +564,17 @@ def test_wrong_settings_are_refused(board: VirtualBoard, tmp_path: Path) -> None
     assert "there is no component 'mqt'" in fails(board, 2, "install", "mqt")
     assert "standard input ended" in fails(board, 2, "install", "--wifi", "home")
     assert look(board, "files", "ls").split() == ["main.py"]
+
+
+def test_settings_that_the_board_refuses_are_not_written(board: VirtualBoard) -> None:
+    run(board, "install", "--wifi", "home", "--broker", "mqtt://broker.local", data=b"long enough\n")
+    before = look(board, "files", "get", "/headwater.json", "-")
+    text = fails(board, 2, "install", "--wifi", "home", data=b"short\n")
+    assert (
+        "the settings are wrong and were not written:\n/headwater.json: wifi[0].password is 7 hidden" in text
+    )
+    assert look(board, "files", "get", "/headwater.json", "-") == before
+    assert "headwater.json.new" not in look(board, "files", "ls")
 
 
 def test_another_main_is_not_replaced_unasked(board: VirtualBoard, tmp_path: Path) -> None:

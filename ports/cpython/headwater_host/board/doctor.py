@@ -57,8 +57,12 @@ def _library(board: Board) -> str:
     record = install.read_record(board)
     if not record.complete:
         raise BoardError("the installation was interrupted; repeat `headwater board install`")
+    found = information.facts(board)
+    if not record.files and found["library"]:
+        return "{} from {}".format(*found["library"])
     if not record.files:
         raise BoardError("headwater is not installed; `headwater board install` installs it")
+    information.check_place(found)
     present = {name: found for name, (found, _) in install.hashes(board, list(record.files)).items()}
     if changed := [name for name in record.files if present.get(name) != record.files[name]]:
         raise BoardError(

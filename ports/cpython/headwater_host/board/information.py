@@ -1,10 +1,11 @@
 """What a board has: firmware, memory, flash, and the components of headwater."""
 
 import ast
+from collections.abc import Iterable
 from typing import Any
 
 from headwater_host.board.errors import BoardError
-from headwater_host.board.install import Record, room
+from headwater_host.board.install import LIB, Record, room
 from headwater_host.board.repl import Board
 
 #: The oldest MicroPython that runs headwater.
@@ -27,11 +28,17 @@ _f = {
     "flash": _s[0] * _s[2],
     "id": "",
     "romfs": False,
+    "library": None,
 }
 try:
     import machine
     _f["id"] = "".join("%02x" % _b for _b in machine.unique_id())
 except (ImportError, AttributeError):
+    pass
+try:
+    import headwater
+    _f["library"] = (headwater.__version__, headwater.__file__)
+except Exception:  # not there, or torn
     pass
 try:
     os.stat("/rom")
@@ -49,6 +56,11 @@ def facts(board: Board) -> dict[str, Any]:
     return {**found, "flash_free": block * free}
 
 
+def _dotted(version: tuple[object, ...]) -> str:
+    """Return a version, such as 1.29.0-preview."""
+    return ".".join(map(str, version[:3])) + "".join(f"-{part}" for part in version[3:] if part)
+
+
 def check_firmware(found: dict[str, Any]) -> None:
     """Raise BoardError if the firmware is not MicroPython, or too old."""
     if found["implementation"] != "micropython":
@@ -61,9 +73,24 @@ def check_firmware(found: dict[str, Any]) -> None:
         )
 
 
-def _dotted(version: tuple[object, ...]) -> str:
-    """Return a version, such as 1.29.0-preview."""
-    return ".".join(map(str, version[:3])) + "".join(f"-{part}" for part in version[3:] if part)
+def check_place(found: dict[str, Any]) -> None:
+    """Raise BoardError if the board would import headwater from another place than the one of installations."""
+    if found["library"] and not found["library"][1].startswith(f"{LIB}/"):
+        version, file = found["library"]
+        raise BoardError(
+            f"the board takes headwater {version} from {file}, which comes before {LIB}: remove it there (ROMFS or a "
+            "directory), or flash a firmware without it"
+        )
+
+
+def check_bytecode(found: dict[str, Any], files: Iterable[bytes]) -> None:
+    """Raise BoardError if the firmware does not load the bytecode of compiled files."""
+    ours, theirs = {data[1] for data in files if data[:1] == b"M"}, found["mpy"] & 0xFF
+    if ours - {theirs}:
+        raise BoardError(
+            f"the firmware loads .mpy version {theirs}, the components are version {max(ours)}: use a headwater and a "
+            "MicroPython of the same time"
+        )
 
 
 def firmware(found: dict[str, Any]) -> str:
@@ -76,6 +103,8 @@ def report(port: str, found: dict[str, Any], record: Record) -> str:
     """Return the lines that describe a board."""
     mpy = found["mpy"]
     installed = "not installed"
+    if found["library"]:
+        installed = "{} from {}".format(*found["library"])
     if record.components:
         installed = f"{record.version}: {', '.join(record.components)}"
     if not record.complete:

@@ -191,28 +191,33 @@ def _info(args: argparse.Namespace) -> int:
 
 def _install(args: argparse.Namespace) -> int:
     from headwater_host.board import components, information, settings
-    from headwater_host.board.install import install
+    from headwater_host.board.install import hash_of, hashes, install
 
     folder = Path(args.components or components.PACKAGED)
     components.available(folder)
     own = settings.parse(content(str(args.settings)), str(args.settings)) if args.settings else None
     patch, more = board_settings.patch(args)
-    program = content(str(args.main)) if args.main else None
+    program = content(str(args.main)) if args.main else b""
     with _board(args) as board:
-        information.check_firmware(information.facts(board))
+        found = information.facts(board)
+        information.check_firmware(found)
+        information.check_place(found)
         before = settings.read(board)
         after = settings.patched(before if own is None else own, patch)
         chosen = components.load(folder, args.component or components.fitting(after))
         files = {name: path.read_bytes() for one in chosen for name, path in one.files.items()}
-        written, removed = install(board, chosen[0].version, [one.name for one in chosen], files, _progress)
-        if program is not None and _replaces_main(board, program, args.yes):
+        information.check_bytecode(found, files.values())
+        if args.main and _replaces_main(board, program, args.yes):
             more["/main.py"] = program
-        for name, data in more.items():
-            board.put(name, data)
-            written.append(name)
+        written, removed = install(board, chosen[0].version, [one.name for one in chosen], files, _progress)
         if after != before:
             settings.write(board, after)
             written.append(settings.PATH)
+        present = hashes(board, list(more))
+        for name, data in more.items():
+            if name not in present or present[name][0] != hash_of(data):
+                board.put(name, data)
+                written.append(name)
     for name in written:
         print(f"wrote   {name}")
     for name in removed:
