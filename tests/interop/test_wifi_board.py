@@ -127,6 +127,27 @@ def test_a_soft_reset_leaves_the_interface_half_up(board: Board) -> None:
 
 
 @pytest.mark.parametrize("port", ["esp32", "rp2"])
+def test_a_cable_that_is_pulled_and_plugged_in(port: str, mosquitto: Callable[..., Mosquitto]) -> None:
+    made = Board(port, mosquitto(persistence=True), NETWORKS=[])
+    try:
+        made.until("online")
+        made.air.set(cable=False)
+        made.until("offline -63")
+        made.until("wifi 2")
+        made.air.set(cable=True)
+        made.until("online")
+        assert made.counters() == [2, 1, 0, 0]
+        # Unplugged for longer, the interface restarts.
+        made.air.set(cable=False)
+        made.until("wifi 1")
+        made.air.set(cable=True)
+        made.until("online")
+        made.nothing_is_lost()
+    finally:
+        made.virtual.close()
+
+
+@pytest.mark.parametrize("port", ["esp32", "rp2"])
 def test_names_from_the_networks_name_server(port: str, mosquitto: Callable[..., Mosquitto]) -> None:
     with name_server(everything_is("127.0.0.1")) as (dns, asked):
         made = Board(port, mosquitto(), RESOLVER=True)
