@@ -16,6 +16,7 @@ progress in the sizes of the files, so it continues after a reconnect, a reset a
 Taking pieces allocates nothing; opening a file, checking a manifest and most reports do.
 """
 
+import gc
 import json
 import os
 from binascii import hexlify, unhexlify
@@ -158,7 +159,10 @@ class Receiver:
             self._collect(buf, at + _PIECE, n, offset)
             self._says_progress = self._says_progress or asks
         elif offset == 0 and n >= _HEAD:
-            self._offer(buf, at, n)
+            try:
+                self._offer(buf, at, n)
+            except MemoryError:
+                self._no_memory(bytes(buf[at : at + _ID]))
         elif asks:
             self._says_version = True
 
@@ -336,6 +340,12 @@ class Receiver:
         except OSError as error:
             self._id[:] = head[_SIGNATURE : _SIGNATURE + _ID]
             self._fail("flash: %s" % error)
+        except MemoryError:
+            self._no_memory(bytes(head[_SIGNATURE : _SIGNATURE + _ID]))
+
+    def _no_memory(self, image_id: bytes) -> None:
+        gc.collect()
+        self._refuse(image_id, "out of memory; try again after a restart of the board")
 
     def _verified(self, head: bytearray) -> "dict[str, Any]":
         """Return the manifest of an image that was made for this board by a holder of its key, and is well-formed."""

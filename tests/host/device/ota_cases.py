@@ -519,6 +519,33 @@ def full_flash() -> None:
     assert written("/a", files)
 
 
+def no_memory() -> None:
+    """Without memory for the manifest the image is refused, and nothing is raised."""
+    bench = Bench()
+    made = image({"%096d" % i: b"" for i in range(35)})
+    end = 38 + (made[4] << 8 | made[5])
+    pieces = [
+        made[6:14] + bytes([1, 0, at >> 8, at & 255]) + made[at : at + 370] for at in range(0, end, 370)
+    ]
+    ballast = []
+    size = 1 << 18
+    while size >= 2048:
+        try:
+            ballast.append(bytearray(size))
+        except MemoryError:
+            size //= 2
+    for _ in range(2):
+        ballast.pop()
+    for piece in pieces:
+        bench.give(piece)
+        bench.polls(1)
+    ballast.clear()
+    gc.collect()
+    assert bench.receiver.state == ota.IDLE
+    assert b"out of memory" in bench.reports.sent[0]
+    assert bench.offer(made)["state"] == "receiving"
+
+
 def heap() -> None:
     """Receiving pieces of a file allocates nothing; what an update takes at its most, beside the receiver."""
     files = {"big": bytes(60000)}
