@@ -37,10 +37,13 @@ TIMES = {
     "no beacon": 6000,
     # ESP32 reports IDLE so long before GOT_IP (micropython-mqtt, README: "status values >= STAT_IDLE can occur").
     "idle before address": 100,
-    # A station that tries again sooner than this after an access point's restart is refused (micropython-mqtt #132).
+    # A program that calls connect() sooner than this after a failure or disconnect(), when the access point has
+    # restarted, fails with 202 (micropython-mqtt, pull request 154). The driver's own attempts are not concerned.
     "pause after restart": 1000,
     # One scan by the program: blocks.
     "scan": 2000,
+    # TCP's first retransmission; each further one waits twice as long (lwIP, src/core/tcp.c: a clock of 500 ms).
+    "retransmission": 1000,
     # lwIP, src/core/dns.c, dns_check_entry: four attempts, after 1, 1, 2 and 3 s.
     "no name server": 7000,
 }
@@ -141,8 +144,8 @@ class Station:
             return None
         return net
 
-    def join(self, at):
-        """Start to join at the time ``at``."""
+    def join(self, at, refused=False):
+        """Start to join at the time ``at``. A ``refused`` station is treated as one with a wrong password."""
         net = self.network()
         self.phase = JOINING
         self._since = at
@@ -150,9 +153,7 @@ class Station:
         if net is None:
             self._result = NO_NETWORK
             self._due = self.air.ms("no network")
-        elif (
-            self.refused(net, at) or net["refuses"] or (net["password"] and net["password"] != self.password)
-        ):
+        elif refused or net["refuses"] or (net["password"] and net["password"] != self.password):
             self._result = BAD_PASSWORD
             self._due = self.air.ms("bad password")
         else:
@@ -171,10 +172,6 @@ class Station:
         if self.on_abort is not None:
             self.on_abort()
 
-    def refused(self, net, at):
-        """Whether the access point refuses this station for a reason of the port's."""
-        return False
-
     def failed(self, result, at):
         """Joining has failed."""
 
@@ -190,7 +187,8 @@ class Station:
         if self.phase != UP:
             return NO_ROUTE
         net = self.network()
-        return PASSES if net is not None and not net["dead"] else SILENT
+        # A restarted access point knows no stations.
+        return PASSES if net is not None and not net["dead"] and net["starts"] == self._starts else SILENT
 
     def _step(self, now):
         if self.phase == IDLE:
@@ -212,7 +210,7 @@ class Station:
             self._starts = net["starts"]
             return True
         if net is None or net["starts"] != self._starts:
-            # No beacons. A restarted access point does not know the station either: same result, later noticed.
+            # No beacons; or a restarted access point, to which the station is as good as gone.
             if not self._gone:
                 self._gone = True
                 self._gone_at = now
@@ -257,7 +255,6 @@ class Esp32(Station):
         self.reason = 0
         self.conf_reconnects = 0  # 0: for ever
         self.reconnects = 0
-        self._restarted = False
         self._failed_at = None
 
     def status(self):
@@ -310,7 +307,14 @@ class Esp32(Station):
         self.reconnects = 0
         self.requested = True
         if self.phase == IDLE:
-            self.join(time.ticks_ms())
+            now = time.ticks_ms()
+            net = self.network()
+            # A program that is too quick after a router's restart gets 202 again and again.
+            restarted = net is not None and self._starts and net["starts"] != self._starts
+            soon = self._failed_at is not None and (now - self._failed_at) & _MASK < self.air.ms(
+                "pause after restart"
+            )
+            self.join(now, restarted and soon)
         self.save()
 
     def disconnect(self):
@@ -322,14 +326,8 @@ class Esp32(Station):
         if self.phase != IDLE:
             self.reason = self.ASSOC_LEAVE
             self.leave()
+            self._failed_at = time.ticks_ms()
         self.save()
-
-    def refused(self, net, at):
-        if net["starts"] == self._starts or not self._starts:
-            return False
-        # micropython-mqtt #132: after a router's restart, 202 until the station has paused.
-        pause = self.air.ms("pause after restart")
-        return self._failed_at is not None and (at - self._failed_at) & _MASK < pause
 
     def failed(self, result, at):
         net = self.network()

@@ -2,8 +2,8 @@
 
 While the interface has no address, connecting fails at once with EHOSTUNREACH (lwIP, ip4_route: ERR_RTE). While the
 link carries nothing, connecting and reading wait, and writing fills the send buffer. When the link carries again, what
-was held is sent, as TCP's retransmissions would. When the interface goes down, lwIP (tcp_netif_ip_addr_changed) aborts
-its connections: ECONNABORTED.
+was held is sent with TCP's next retransmission: after 1, 3, 7, 15, ... s of silence. When the interface goes down, lwIP
+(tcp_netif_ip_addr_changed) aborts its connections: ECONNABORTED.
 """
 
 import errno
@@ -90,6 +90,8 @@ class socket(io.IOBase):
         self._timeout = -1  # milliseconds; -1: for ever, 0: non-blocking
         self._to = None  # where a connection goes that the link has not let through yet
         self._held = bytearray()
+        # Since when something waits for the link, and when it is retransmitted.
+        self._silent_at = self._resume_at = None
         self._error = 0
         self._peers = {}
         _open.append(self)
@@ -193,7 +195,7 @@ class socket(io.IOBase):
             raise OSError(errno.EHOSTUNREACH)
         if network.route() == radio.PASSES:
             real = _real(address)
-            self._peers[bytes(real)] = address
+            self._peers[str(real)] = address
             self._s.sendto(buf, real)
         return len(buf)
 
@@ -249,7 +251,7 @@ class socket(io.IOBase):
         while not self._ready(select.POLLIN):
             self._tick(began)
         data, real = self._s.recvfrom(n)
-        return data, self._peers.get(bytes(real), real)
+        return data, self._peers.get(str(real), real)
 
     def ioctl(self, request, argument):
         if request == _POLL:
@@ -262,9 +264,24 @@ class socket(io.IOBase):
         self._error = errno.ECONNABORTED
 
     def _link_up(self, route):
-        """Let through what the link has held."""
+        """Let through what the link has held: whether the socket carries now."""
+        waits = self._to is not None or len(self._held) > 0
         if route != radio.PASSES:
+            if self._silent_at is None and waits:
+                self._silent_at = time.ticks_ms()
+            self._resume_at = None
             return False
+        if self._silent_at is not None:
+            now = time.ticks_ms()
+            if self._resume_at is None:
+                passed = time.ticks_diff(now, self._silent_at)
+                first = wait = network.air().ms("retransmission")
+                while wait < passed:
+                    wait += wait + first
+                self._resume_at = time.ticks_add(self._silent_at, wait)
+            if time.ticks_diff(now, self._resume_at) < 0:
+                return False
+            self._silent_at = self._resume_at = None
         if self._to is not None:
             to = self._to
             self._to = None
@@ -280,6 +297,9 @@ class socket(io.IOBase):
             return not self._held
         return True
 
+    def _passes(self):
+        return self._silent_at is None and network.route() == radio.PASSES
+
     def _carries(self):
         if self._error:
             raise OSError(self._error)
@@ -292,11 +312,13 @@ class socket(io.IOBase):
         if k <= 0 or self._to is not None:
             return None
         self._held += memoryview(buf)[off : off + k]
+        if self._silent_at is None:
+            self._silent_at = time.ticks_ms()
         return k
 
     def _read_some(self, buf, n):
         self._carries()
-        return self._s.readinto(buf, n) if network.route() == radio.PASSES else None
+        return self._s.readinto(buf, n) if self._passes() else None
 
     def _ready(self, events):
         """Return the events that are there, as ``select.poll`` reports them."""
@@ -308,7 +330,7 @@ class socket(io.IOBase):
                 events &= ~select.POLLOUT
         except OSError:
             return select.POLLERR
-        if route != radio.PASSES:
+        if not self._passes():
             return 0
         for event in self._poll.ipoll(0):
             return event[1] & (events | select.POLLERR | select.POLLHUP)
