@@ -98,6 +98,7 @@ def test_settings_that_cannot_be() -> None:
         lambda: Radio(networks=[HOME, ("home", "seven77")]),
         lambda: Radio(networks=[("home", "x" * 65)]),
         lambda: Radio(country="D").wifi.start(),
+        lambda: Radio(offline_ms=1 << 29),
     ):
         try:
             make()

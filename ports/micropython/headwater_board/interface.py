@@ -61,6 +61,8 @@ class Interface:
     - ``connect_ms``: limit for one attempt, address included.
     - ``attempts``, ``silences``, ``faults``, ``offline_ms``: limits of the escalation, see above.
     - ``reset``: resets the board; ``machine.reset`` by default.
+
+    Raises ValueError for ``offline_ms`` from six days on.
     """
 
     #: The networks to choose from.
@@ -77,6 +79,8 @@ class Interface:
         offline_ms: int = 0,
         reset: "Callable[[], object] | None" = None,
     ):
+        if not 0 <= offline_ms < 1 << 29:
+            raise ValueError("offline_ms: below 2**29 ms, six days")
         self.nic = nic
         self.address = address
         self.connect_ms = connect_ms

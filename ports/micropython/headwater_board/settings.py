@@ -62,7 +62,7 @@ KEYS: "dict[str, Any]" = {
     "address": {"ip": _IP, "mask": _IP, "gateway": _IP, "dns": _IP},
     "tx_power": (int, 2, 21, None),
     "power_save": (bool, 0, 0, False),
-    "reset_s": (int, 60, 604800, None),
+    "reset_s": (int, 60, 518400, None),
     "serial": {
         "line": (int, 0, 9, "usb"),
         "baudrate": (int, 300, 4000000, 115200),
