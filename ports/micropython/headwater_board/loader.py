@@ -31,6 +31,8 @@ _WHY_BYTES = 120
 
 #: Whether ``run`` has started the program, so that an update can be installed.
 started = False
+#: Whether the version that runs is on trial.
+on_trial = False
 # Ends a start on trial.
 _timer: "Any" = None
 
@@ -81,6 +83,8 @@ def switch(slot: str, version: str, update_id: str, serial: int, starts: int = 3
 
 def confirm() -> None:
     """Keep the version that is on trial."""
+    global on_trial
+    on_trial = False
     state = read()
     if "left" in state:
         if _timer is not None:
@@ -155,9 +159,10 @@ def run(app: str = "app", watchdog_ms: int = 8000, trial_s: int = 600) -> None:
     """
     import machine
 
-    global started, _timer
+    global started, on_trial, _timer
     started = True
     state = _begin()
+    on_trial = "left" in state
     if state["slot"]:
         place = "/" + state["slot"]
         sys.path.insert(0, place + "/lib")
@@ -166,7 +171,7 @@ def run(app: str = "app", watchdog_ms: int = 8000, trial_s: int = 600) -> None:
         sys.modules.pop("headwater_board", None)
     if watchdog_ms:
         machine.WDT(timeout=watchdog_ms)
-    if trial_s and "left" in state:
+    if trial_s and on_trial:
         _timer = machine.Timer(-1)
         why = "not connected within %d s" % trial_s
         _timer.init(mode=machine.Timer.ONE_SHOT, period=trial_s * 1000, callback=lambda timer: _fail(why))

@@ -219,8 +219,8 @@ class Receiver:
                 self._file_at += k
                 self._unsynced += k
                 self._settle()
-        except OSError as error:
-            self._fail("flash: %s" % error)
+        except (OSError, MemoryError) as error:
+            self._fail(_reason(error))
 
     def _settle(self) -> None:
         """Sync at times; close a file that is complete, and open the next one."""
@@ -253,6 +253,10 @@ class Receiver:
             if keeper.connections != self._connections:
                 self._connections = keeper.connections
                 self._online()
+            if "left" in self._now and loader.started and not loader.on_trial:
+                # The program has called ``loader.confirm``.
+                self._now = loader.read()
+                self._says_version = True
             self._report()
         if self.state == READY and self.restart is not None:
             waited = keeper.client.dialer.ticks_ms() - self._ready_at & _TICKS_MASK
@@ -264,7 +268,6 @@ class Receiver:
     def _online(self) -> None:
         if self.confirm and "left" in self._now:
             loader.confirm()
-            self._now = loader.read()
         self._says_version = True
         self._says_progress = self.state == RECEIVING
 
@@ -339,7 +342,7 @@ class Receiver:
             self._refuse(bytes(head[_SIGNATURE : _SIGNATURE + _ID]), error.args[0])
         except OSError as error:
             self._id[:] = head[_SIGNATURE : _SIGNATURE + _ID]
-            self._fail("flash: %s" % error)
+            self._fail(_reason(error))
         except MemoryError:
             self._no_memory(bytes(head[_SIGNATURE : _SIGNATURE + _ID]))
 
@@ -421,7 +424,8 @@ class Receiver:
                 self._begin(head, manifest)
         except (OSError, RefusedError, IndexError):
             # There is none, or it is not ours to continue.
-            pass
+            self.state = IDLE
+            self._manifest = {}
 
     def _begin(self, head: bytearray, manifest: "dict[str, Any]") -> None:
         """Find what of the image is there, and receive the rest."""
@@ -489,7 +493,7 @@ class Receiver:
             self._next_check(good)
         except OSError as error:
             self._hash = None
-            self._fail("flash: %s" % error)
+            self._fail(_reason(error))
 
     def _written(self, name: str, size: int) -> "Any":
         if name != _FIRMWARE:
@@ -530,6 +534,10 @@ class Receiver:
 
 
 # -- the parts that have no state --------------------------------------------------------------------------------------
+
+
+def _reason(error: BaseException) -> str:
+    return "%s: %s" % (type(error).__name__, error)
 
 
 def read_key(path: str) -> bytes:

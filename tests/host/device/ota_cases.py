@@ -432,6 +432,7 @@ def on_trial() -> None:
     made = image(serial=2, version="2")
     assert bench.send(made, 400) == ota.READY
     loader._begin()
+    loader.on_trial = True
     bench.begin(confirm=False)
     bench.receiver._connections = 0
     assert bench.polls(1) == ota.IDLE
@@ -449,6 +450,18 @@ def on_trial() -> None:
     _refused(bench, image(serial=2, version="3"), "replayed")
     _install(bench, image(serial=3, version="3"))
     assert "failed" not in loader.read()
+    # The program itself confirms a version.
+    assert bench.send(image(serial=4, version="4"), 400) == ota.READY
+    loader._begin()
+    loader.on_trial = True
+    bench.begin(confirm=False)
+    bench.receiver._connections = 0
+    bench.polls(1)
+    assert bench.reports.last["trial"]
+    loader.confirm()
+    bench.polls(1)
+    assert not bench.reports.last["trial"]
+    assert bench.reports.last["version"] == "4"
 
 
 def odd_manifests() -> None:
