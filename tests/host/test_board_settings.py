@@ -37,10 +37,10 @@ FULL: dict[str, Any] = {
     "ntp": "pool.ntp.org",
     "topic": "plant/board-1",
     "outbox": {"path": "/store.hwj", "size": 4096},
-    "watchdog_ms": 8000,
+    "watchdog_ms": None,
     "sleep": {"seconds": 600, "awake_ms": 15000},
     "update": {"topic": "updates/board-1", "key_file": "/update.key"},
-    "log": {"topic": "logs/board-1", "size": 512},
+    "log": {"topic": "logs/board-1", "size": 800},
 }
 #: The type of IP addresses, of numbers, and so on, as the sentences name them.
 IP = "an IPv4 address such as 192.168.1.20"
@@ -103,6 +103,10 @@ MISTAKES: list[tuple[Any, list[str]]] = [
     (
         {**broker(), "watchdog_ms": 9000},
         ["watchdog_ms is 9000; allowed: a whole number from 1000 to 8388, or null"],
+    ),
+    (
+        {**broker(), "watchdog_ms": 8000, "sleep": {"seconds": 60}},
+        ["sleep and watchdog_ms are there; allowed: one of them"],
     ),
     (
         {**broker(), **{f"k{i}": i for i in range(20)}},

@@ -3,7 +3,9 @@
 import asyncio
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import pytest
@@ -11,14 +13,17 @@ import pytest
 from headwater.mqtt.client import Client
 from headwater_host.hub.service import Hub
 from tests.certificates import Pki
+from tests.hil import updates
 from tests.host.hub_client import Peer, until
 from tests.interop.dialer import SocketDialer
 from tests.interop.test_fmq_hub import stored
+from tests.names import everything_is, name_server
 from tools import deploy
+from tools.board_air import PASSWORD, SSID
 from tools.broker import Mosquitto
-from tools.virtual_board import VirtualBoard
+from tools.virtual_board import Port, VirtualBoard
 
-WAIT_S = 60
+WAIT_S = 30
 Start = Callable[..., Mosquitto]
 pytestmark = [pytest.mark.needs_micropython, pytest.mark.needs_mosquitto]
 
@@ -39,6 +44,22 @@ def settings(port: int, **more: object) -> dict[str, Any]:
     broker: dict[str, Any] = {"host": "127.0.0.1", "port": port, "client_id": "board-1"}
     broker.update(more.pop("broker", {}))  # type: ignore[call-overload]
     return {"broker": broker, **more}
+
+
+WIFI = {"wifi": [{"ssid": "elsewhere", "password": "open sesame"}, {"ssid": SSID, "password": PASSWORD}]}
+
+
+@contextmanager
+def on_wifi(port: Port, broker: Mosquitto, main: str = PROGRAM, **more: object) -> Iterator[VirtualBoard]:
+    """A board with this port's modules, whose only way to the broker is WiFi and a name."""
+    found = settings(1883, **WIFI, **more)
+    found["broker"]["host"] = "broker.local"
+    made = board(found, main, flash="littlefs", port=port)
+    made.air.reach("192.168.4.1:1883", broker.port)
+    with name_server(everything_is("192.168.4.1")) as (names, _):
+        made.air.reach("224.0.0.251:5353", names)
+        with made:
+            yield made
 
 
 def board(found: dict[str, Any], main: str = PROGRAM, **options: Any) -> VirtualBoard:
@@ -149,6 +170,90 @@ def test_a_store_keeps_readings_over_a_power_cut(mosquitto: Start) -> None:
     # What was sent before the broker stopped, and not acknowledged, comes first; 0 is the report of the start.
     assert len(before) >= 10
     assert sorted(before) == list(range(min(before), min(before) + len(before)))
+
+
+@pytest.mark.parametrize("port", ["esp32", "rp2"])
+def test_wifi_comes_back_and_a_hang_resets_the_board(mosquitto: Start, port: Port) -> None:
+    broker = mosquitto()
+    watcher = Watcher(broker.port)
+    hanging = """
+import time
+
+def hang(message):
+    print("hangs")
+    while True:
+        time.sleep_ms(10)
+""" + PROGRAM.replace('lambda message: print("got", message.payload_bytes())', "hang")
+    with on_wifi(port, broker, hanging, country="CH", hostname="board-1", watchdog_ms=1000) as b:
+        b.wait_for("online", WAIT_S)
+        watcher.until(lambda got: len(got) > 2)
+        b.air.switch_off(SSID)
+        watcher.got.clear()
+        b.air.switch_on(SSID)
+        b.wait_for("online", WAIT_S, after=b.mark)
+        watcher.until(lambda got: len(got) > 2)
+        assert {reading["boot"] for _, reading in watcher.got} == {1}
+        watcher.send(b"board-1/commands", b"blink")
+        b.wait_for("hangs", WAIT_S)
+        watcher.until(lambda got: any(reading.get("cause") == "watchdog" for _, reading in got))
+        assert [event for _, event in b.events][-1] == "watchdog"
+
+
+SLEEPING = """
+from headwater_board.device import Device
+
+device = Device()
+device.send({"celsius": 21.5})
+device.sleep()
+"""
+
+
+def woken(boot: int, got: list[tuple[str, Any]]) -> bool:
+    return bool(got) and got[-1][1]["boot"] == boot
+
+
+@pytest.mark.parametrize("port", ["esp32", "rp2"])
+def test_the_board_sleeps_between_its_messages(mosquitto: Start, port: Port) -> None:
+    broker = mosquitto()
+    watcher = Watcher(broker.port)
+    with on_wifi(port, broker, SLEEPING, outbox={}, sleep={"seconds": 600}) as b:
+        for boot in (1, 2, 3):
+            assert b.wait_asleep(WAIT_S) == 600000
+            watcher.until(partial(woken, boot))
+            b.wake()
+        readings = [reading for topic, reading in watcher.got if topic == "board-1"]
+        assert [(reading["boot"], reading["seq"]) for reading in readings][:3] == [(1, 1), (2, 1), (3, 1)]
+        # Only the first start is worth a report.
+        assert [reading["cause"] for topic, reading in watcher.got if topic == "board-1/boot"] == ["power on"]
+
+
+UPDATED = """
+from headwater_board.device import Device
+
+print("version", VERSION)
+device = Device()
+device.on_message = lambda message: print("got", message.payload_bytes())
+device.subscribe(b"board-1/commands")
+with device:
+    while device.wait(20) == 0:
+        pass
+"""
+
+
+def test_an_update_replaces_the_program_and_leaves_messages_to_it(mosquitto: Start) -> None:
+    broker = mosquitto()
+    update = {"topic": updates.TOPIC, "key_file": "/update.key"}
+    found = settings(broker.port, broker={"client_id": updates.TARGET}, update=update, **WIFI)
+    files = {"app.py": "VERSION = 1" + UPDATED, "update.key": updates.KEY.hex()}
+    main = "from headwater_board import loader\nloader.run('app', watchdog_ms=0)\n"
+    with board(found, main, files=files, flash="littlefs", port="rp2") as b:
+        b.wait_for("version 1", WAIT_S)
+        image = updates.image({"app.py": b"VERSION = 2" + UPDATED.encode()}, "2")
+        asyncio.run(updates.install(broker.port, image))
+        b.wait_for("version 2", WAIT_S)
+        Watcher(broker.port).send(b"board-1/commands", b"blink")
+        b.wait_for("got b'blink'", WAIT_S)
+        assert "HWU1" not in b.log
 
 
 LOADED = """

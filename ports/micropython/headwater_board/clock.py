@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
     from headwater.fmq.client import Client
     from headwater.fmq.frames import Frame
+    from headwater.types import Network
     from headwater_board.resolver import Resolver
 
     def ticks_ms() -> int:
@@ -195,3 +196,27 @@ class Sntp:
         self.close()
         self._at = self.ticks_ms()
         self._pause_ms = ms
+
+
+class TimedNetwork:
+    """A network that a keeper sees as up only once the clock is set, so that TLS can check dates of certificates.
+
+    Polls ``sntp`` while ``network`` is up. A clock that was set before (``is_set``) delays nothing.
+    """
+
+    def __init__(self, network: "Network", sntp: Sntp):
+        self._poll = network.poll
+        self._sntp = sntp
+        self._is_set = is_set()
+        self.start = network.start
+        self.stop = network.stop
+        self.failed = network.failed
+        self.works = network.works
+
+    def poll(self, busy: bool = True) -> bool:
+        """Poll the network and the clock: whether both are there."""
+        if not self._poll(busy):
+            return False
+        if self._sntp.poll():
+            self._is_set = True
+        return self._is_set

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from headwater.types import Dialer, Network
+    from headwater_board.resolver import Resolver
 
 
 class Device:
@@ -31,10 +32,11 @@ class Device:
     ``network`` and ``dialer`` replace those of the settings, for instance by Ethernet.
 
     - ``name`` is the client identifier, ``topic`` the prefix of the board's topics.
-    - ``keeper``, its ``client``, ``network``, ``boots`` and ``watchdog`` are the parts; those that the settings do not
-      name are None.
+    - ``keeper``, its ``client``, ``network``, ``boots``, ``watchdog``, ``log`` and ``update`` are the parts. Those
+      that the settings do not name are None.
     - ``start``, ``wait``, ``flush``, ``publish``, ``subscribe`` and ``unsubscribe`` are the keeper's methods.
-    - ``on_online(session_present)`` and ``on_offline(status)`` are called as the keeper's.
+    - ``on_message(message)``, ``on_online(session_present)`` and ``on_offline(status)`` are the client's and the
+      keeper's handlers.
 
     A watchdog runs from the construction on, so a program calls ``poll`` a few times a second, or ``wait``.
     ``headwater_board.aio.Client(device.keeper)`` polls in a task. As a context manager, the device starts and stops,
@@ -55,11 +57,38 @@ class Device:
         self.topic = (settings["topic"] or self.name).encode()
         boots = self.boots
         self.network = network or make_network(settings, lambda: boots.reset("network"))
-        self.keeper = keeper = _keeper(self, dialer or make_dialer(settings))
+        self.resolver: Any = None
+        self._cycle: Any = None
+        addresses: Any = None
+        if settings["sleep"]:
+            from headwater_board.sleep import cycle, load_addresses
+
+            self._cycle = cycle
+            addresses = load_addresses()
+        if self.network is not None:
+            from headwater_board.resolver import Resolver
+
+            self.resolver = Resolver(addresses=addresses)
+        self.keeper = keeper = _keeper(self, dialer or make_dialer(settings, self.resolver))
         self.client = keeper.client
-        self.on_online: Callable[[bool], object] | None = None
-        self._reported = False
-        keeper.on_online = self._online
+        self.log: Any = None
+        if settings["log"]:
+            from headwater_board.logs import LogRing
+
+            self.log = LogRing(settings["log"]["size"])
+            self._log_topic = settings["log"]["topic"].encode()
+        self._service: Any = None
+        if settings["serial"] and dialer is None:
+            from headwater_board.service import Service
+
+            self._service = Service(self.client.dialer, self.log)
+        self.update: Any = None
+        if settings["update"]:
+            self.update = _receiver(self, settings["update"])
+        self._handler: Any = None
+        self._filter = self._message
+        # A board that sleeps between its messages does not report each start.
+        self._reported = self.boots.cause == "deep sleep"
         # The keeper's own loops, and the asyncio client, poll the whole device.
         self._poll: Callable[[], int] = keeper.poll
         keeper.poll = self.poll
@@ -93,16 +122,49 @@ class Device:
 
     def poll(self) -> int:
         """Do what is to be done now: as the keeper's ``poll``. Allocates nothing while connected."""
+        if self.update is not None:
+            self._intercept()
         status = self._poll()
         if self.watchdog is not None:
             self.watchdog.fed(status)
+        if not self._reported and self.client.connected:
+            self._reported = self.publish(self.topic + b"/boot", self.boots.report(), 1) >= 0
+        if self._service is not None:
+            self._service.poll()
+        elif self.log is not None and self.client.connected and self.log.waiting():
+            self.log.publish(self.publish, self._log_topic)
         return status
+
+    def sleep(self) -> None:
+        """Connect, deliver what was published, and sleep as the settings say. The board then starts anew."""
+        times = self.settings["sleep"]
+        self._cycle(
+            self.keeper,
+            times["seconds"] * 1000,
+            times["awake_ms"],
+            boots=self.boots,
+            resolver=self.resolver,
+        )
 
     def send(self, values: "dict[str, Any]", qos: int = 1) -> int:
         """Publish values as JSON, with the identity of the message (board, boot, seq): as ``publish``."""
         reading = {"board": self.name, "boot": self.boots.boot, "seq": self.boots.next_seq()}
         reading.update(values)
         return self.publish(self.topic, json.dumps(reading).encode(), qos)
+
+    def _intercept(self) -> None:
+        """Poll ``update``, and offer it each message first, whoever has set the handler."""
+        session = self.client.session
+        if session.on_message is not self._filter:
+            self._handler = session.on_message
+            session.on_message = self._filter
+        self.update.poll()
+
+    def _message(self, message: "Any") -> object:
+        if self.update.take(message) or self._handler is None:
+            return None
+        result: object = self._handler(message)
+        return result
 
     @property
     def on_message(self) -> "Any":
@@ -123,11 +185,15 @@ class Device:
     def on_offline(self, handler: "Callable[[int], object] | None") -> None:
         self.keeper.on_offline = handler
 
-    def _online(self, session_present: bool) -> None:
-        if not self._reported:
-            self._reported = self.publish(self.topic + b"/boot", self.boots.report(), 1) >= 0
-        if self.on_online is not None:
-            self.on_online(session_present)
+    @property
+    def on_online(self) -> "Callable[[bool], object] | None":
+        """Called after a connection was accepted, with whether the server had kept the session."""
+        handler: Callable[[bool], object] | None = self.keeper.on_online
+        return handler
+
+    @on_online.setter
+    def on_online(self, handler: "Callable[[bool], object] | None") -> None:
+        self.keeper.on_online = handler
 
 
 def _load(path: str) -> "dict[str, Any]":
@@ -158,23 +224,23 @@ def make_network(settings: "dict[str, Any]", reset: "Callable[[], object] | None
     )
 
 
-def make_dialer(settings: "dict[str, Any]") -> "Dialer":
+def make_dialer(settings: "dict[str, Any]", resolver: "Resolver | None" = None) -> "Dialer":
     """Return the dialer to the broker of the settings."""
     serial = settings["serial"]
     if serial:
         from headwater_board.serial import Serial
 
         pins = {name: serial[name] for name in ("tx", "rx") if serial[name] is not None}
-        return Serial(serial["line"], serial["baudrate"], **pins)
+        return Serial(serial["line"], serial["baudrate"], channels=2, **pins)
     broker = settings["broker"]
     port = broker["port"] or (7760 if broker["protocol"] == "fmq" else 8883 if broker["tls"] else 1883)
     if broker["tls"]:
         from headwater_board.tls import Tls
 
-        return Tls(broker["host"], port, **broker["tls"])
+        return Tls(broker["host"], port, resolver=resolver, **broker["tls"])
     from headwater_board.tcp import Tcp
 
-    return Tcp(broker["host"], port)
+    return Tcp(broker["host"], port, resolver=resolver)
 
 
 def _keeper(device: Device, dialer: "Dialer") -> "Any":
@@ -206,4 +272,28 @@ def _keeper(device: Device, dialer: "Dialer") -> "Any":
         options["outbox"] = flash_outbox(outbox["path"], outbox["size"], protocol=protocol)
     else:
         options["outbox_size"] = 2048
-    return keeper.Keeper(client.Client(dialer, device.name.encode(), **options), network=device.network)
+    return keeper.Keeper(client.Client(dialer, device.name.encode(), **options), network=_timed(device))
+
+
+def _timed(device: Device) -> "Network | None":
+    """Return the network, which counts as up once the clock is set, if there is something to set it by."""
+    server = device.settings["ntp"] or (device.settings["broker"]["tls"] and "pool.ntp.org")
+    if not server or device.network is None:
+        return device.network
+    from headwater_board.clock import Sntp, TimedNetwork
+    from headwater_board.resolver import Resolver
+
+    return TimedNetwork(device.network, Sntp((server,), Resolver()))
+
+
+def _receiver(device: Device, update: "dict[str, Any]") -> "Any":
+    from headwater_board.ota import Receiver, read_key
+
+    topic = update["topic"].encode()
+    if device.settings["broker"]["protocol"] == "fmq":
+        device.keeper.subscribe(topic)
+    else:
+        device.keeper.subscribe(topic, 1)
+    boots = device.boots
+    key = read_key(update["key_file"])
+    return Receiver(device.keeper, topic, key, device.name, restart=lambda: boots.reset("update"))

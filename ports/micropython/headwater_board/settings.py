@@ -92,7 +92,7 @@ KEYS: "dict[str, Any]" = {
     "watchdog_ms": (int, 1000, 8388, None),
     "sleep": {"seconds": (int, 1, 2592000), "awake_ms": (int, 1000, 600000, 20000)},
     "update": {"topic": _TOPIC, "key_file": _PATH},
-    "log": {"topic": _TOPIC, "size": (int, 64, 65536, 1024)},
+    "log": {"topic": _TOPIC, "size": (int, 700, 65536, 1024)},
 }
 
 
@@ -195,5 +195,8 @@ def _check_together(settings: "dict[str, Any]", wrong: "list[str]") -> None:
             wrong.append("serial and wifi are there; allowed: one of them")
     elif broker["host"] is None:
         wrong.append("broker.host is missing; allowed: a name or an address")
+    if settings["sleep"] and settings["watchdog_ms"]:
+        # On RP2 the watchdog goes on during deep sleep, and ends it.
+        wrong.append("sleep and watchdog_ms are there; allowed: one of them")
     if tls and (tls["cert"] is None) != (tls["key"] is None):
         wrong.append("broker.tls has one of cert and key; allowed: both, or none")
