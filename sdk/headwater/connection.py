@@ -98,7 +98,7 @@ class RxBuf:
     def __init__(self, size: int, extra: int = 0):
         step = size // _VIEWS
         if step < 2:
-            raise ValueError("the receive buffer needs at least 16 bytes")
+            raise ValueError("rx_size %r: need at least 16 bytes" % size)
         self.buf = bytearray(size + extra)
         self.size = size
         self.step = step
@@ -179,7 +179,9 @@ class RamOutbox:
 
     def __init__(self, size: int, slots: int):
         if not 0 < slots < FIRST_REQUEST_ID or size < 8:
-            raise ValueError("an outbox needs 1 to 65280 slots, and at least 8 bytes")
+            raise ValueError(
+                "outbox: %r slots, %r bytes: need 1 to 65280 slots and at least 8 bytes" % (slots, size)
+            )
         self.buf = bytearray(size)
         # An exported view keeps the length of the buffer fixed, whatever is assigned to a slice.
         self._pin = memoryview(self.buf)

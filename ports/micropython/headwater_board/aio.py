@@ -1,4 +1,4 @@
-"""The client for asyncio on a board: ``await`` what has an answer, and iterate over what arrives.
+"""The client for asyncio on a board: await results, and iterate over received messages.
 
     keeper = Keeper(Client(Tcp("broker.local"), b"board-1", clean_start=False))
     async with aio.Client(keeper) as client:
@@ -7,9 +7,9 @@
         async for message in client:
             print(message.topic, message.payload)
 
-A task keeps the connection (``headwater.mqtt.keeper``), so that nothing here is lost or raised because of a broken one:
-what is awaited comes about on the next. To wait no longer than so long, use ``asyncio.wait_for_ms``: any of these
-calls may be cancelled. What allocates, and how much: ``docs/connection.md``.
+A task runs the keeper (``headwater.mqtt.keeper``). A lost connection raises no exception and loses no message: pending
+calls complete after the client reconnects. Use ``asyncio.wait_for_ms`` to limit a call: all calls may be cancelled.
+``docs/connection.md`` lists what allocates, and how much.
 """
 
 import asyncio
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     core: Any
 
     def ticks_ms() -> int:
-        """``time.ticks_ms``, as the integer that it is."""
+        """Return ``time.ticks_ms()``, typed as an integer."""
         ...
 else:
     from asyncio import core
@@ -42,7 +42,7 @@ _TURN_MS = 20
 
 
 class Message:
-    """A message that has arrived. ``acknowledge`` of the client wants it, where that is the program's affair."""
+    """A received message. Pass it to ``Client.acknowledge`` if ``acks.automatic`` is False."""
 
     def __init__(self, packet: "Packet", epoch: int):
         self.topic = packet.topic_text()
@@ -54,21 +54,22 @@ class Message:
 
 
 class Client:
-    """``keeper`` is started and stopped by ``async with``; ``keeper.client`` is the client that it keeps.
+    """Runs ``keeper``, which ``async with`` starts and stops; ``keeper.client`` is its client.
 
-    ``queue``: how many messages may wait for the iteration. When they do, nothing more is received and the broker has
-    to wait, unless an acknowledgement or an answer is due: it is received with all that lies before it. Then messages
-    at QoS 1 and 2 beyond ``queue`` wait unacknowledged, and those at QoS 0 are dropped (``dropped`` counts them). Of
-    QoS 1 at most ``unacknowledged`` wait beyond ``queue``, of QoS 2 at most the session's ``receive_window``. The
-    others are not taken. Once there is room, the connection ends with E_RX_WINDOW, and the broker retransmits them on
-    the next, if it keeps the session. What comes with one read may exceed the limit of QoS 1.
+    ``queue`` is the number of messages that may wait for the iteration. Above it the client stops receiving, so that
+    the broker has to wait. If an acknowledgement or an answer is due, the client receives it together with all messages
+    before it. Beyond ``queue``, messages at QoS 1 and 2 wait unacknowledged, and those at QoS 0 are dropped (counted in
+    ``dropped``). At most ``unacknowledged`` messages of QoS 1 wait beyond ``queue``, and of QoS 2 at most the session's
+    ``receive_window``. Further ones are not accepted. Once there is room, the connection then ends with E_RX_WINDOW,
+    and the broker retransmits them on the next connection if it keeps the session. Messages received in one read may
+    exceed the limit of QoS 1.
 
-    ``turn_ms`` is how often the keeper is polled besides when something arrives. On leaving, up to ``close_ms`` go to
-    what is unsent or unacknowledged; none after an exception.
+    The keeper is polled every ``turn_ms`` milliseconds, and when bytes arrive. At the end of ``async with``, unsent and
+    unacknowledged messages get up to ``close_ms`` milliseconds, none after an exception.
 
-    Handlers of the keeper may be set, but for ``on_answer``; ``keeper.client.on_message`` may be set as well: messages
-    then go to that handler, without being copied, and none to the iteration. What a handler raises goes to the loop's
-    exception handler.
+    Handlers of the keeper may be set, except ``on_answer``. If ``keeper.client.on_message`` is set, that handler
+    receives all messages uncopied, and the iteration none. An exception of a handler is passed to the loop's exception
+    handler.
     """
 
     def __init__(
@@ -85,29 +86,29 @@ class Client:
         self.turn_ms = turn_ms
         self.close_ms = close_ms
         self._changed = asyncio.Event()
-        #: Messages at QoS 0 that were dropped.
+        #: The number of dropped messages at QoS 0.
         self.dropped = 0
         self._inbox: list[Message] = []
-        # Those that are unacknowledged for want of room, and the connection that they came on.
+        # Messages left unacknowledged for lack of room, and the epoch of their connection.
         self._kept: list[Message] = []
         self._epoch = 0
-        # How many wait for a message, and whether the queue was full, and nobody did, when the turn began: who iterates
-        # has a turn as well before anything is dropped.
+        # The number of tasks that wait for a message; and whether the queue was full without such a task when the turn
+        # began: an iterating task gets a turn before a message is dropped.
         self._takers = 0
         self._full = False
-        # Whether a message at QoS 1 was not queued: it comes again on the next connection.
+        # True if a message at QoS 1 was not queued: the broker retransmits it on the next connection.
         self._missed = False
-        # Who waits for an acknowledgement, by packet id: [], or what it said; and for an answer: [filter, code].
+        # Waiting tasks: for an acknowledgement, by packet identifier ([], or its code); for an answer: [filter, code].
         self._undelivered: dict[int, list[int]] = {}
         self._asking: list[list[Any]] = []
-        # Whether somebody waits for room, which nothing announces.
+        # True if a task waits for room in a buffer, for which there is no event.
         self._crowded = False
         self._keeping: Any = None
         self._listening: Any = None
         self._source: Any = None
         self._inner = keeper.on_delivered
         keeper.on_delivered = self._delivered
-        # Of 5.0 only.
+        # For 5.0 only.
         session: Any = keeper.client.session
         self.acks = session.acks or ManualAck(session, automatic=True)
         self.acks.defer_excess_qos2 = True
@@ -137,20 +138,20 @@ class Client:
             self._notify()
 
     async def online(self) -> None:
-        """Wait until there is a connection; raises HeadwaterError when the keeper has given up."""
+        """Wait until the client is connected. Raises HeadwaterError if the keeper has given up."""
         while self.keeper.state != ONLINE:
             await self._change()
 
     async def publish(
         self, topic: "Bytes", payload: "Bytes", qos: int = 0, retain: bool = False, wait: bool = True
     ) -> int:
-        """Publish: 0, or the packet id.
+        """Publish a message. Return 0, or the packet identifier at QoS 1 and 2.
 
-        Waits for room, at QoS 0 for a connection, and at QoS 1 and 2 until the message is acknowledged, unless ``wait``
-        is False. Cancelled after it was handed in, it is delivered all the same. Raises HeadwaterError: E_TOPIC,
-        E_QOS, E_ARGUMENT, E_TOO_LARGE; E_REFUSED when the broker of 5.0 refuses the message (``detail`` has the reason
-        code); E_REFUSED and others when the keeper has given up, E_OFFLINE when it was stopped. ``keeper.publish`` is
-        the one that waits for nothing, and allocates nothing.
+        Waits for room; at QoS 0 for a connection; and at QoS 1 and 2 for the acknowledgement, unless ``wait`` is False.
+        A message is delivered even if the call is cancelled after the message was enqueued. Raises HeadwaterError:
+        E_TOPIC, E_QOS, E_ARGUMENT, E_TOO_LARGE; E_REFUSED if a 5.0 broker refuses the message (``detail`` has the
+        reason code); the keeper's error, such as E_REFUSED, if it has given up; E_OFFLINE if it was stopped.
+        ``keeper.publish`` neither waits nor allocates.
         """
         status = self.keeper.publish(topic, payload, qos, retain)
         while status in _LATER:
@@ -174,27 +175,28 @@ class Client:
         return status
 
     async def flush(self, timeout_ms: int) -> None:
-        """Wait until everything published is acknowledged; raises HeadwaterError: E_TIMEOUT, or as ``online``."""
+        """Wait until all messages are acknowledged. Raises HeadwaterError: E_TIMEOUT, or the keeper's error."""
         status = await self._flush(timeout_ms)
         if status:
             raise HeadwaterError(status)
 
     async def subscribe(self, topic_filter: "Bytes", qos: int = 0) -> int:
-        """Subscribe, now and on all connections to come: the QoS that the server grants.
+        """Subscribe on this and all later connections. Return the QoS that the server grants.
 
-        Raises HeadwaterError: E_REFUSED for a filter that the server refuses, E_FILTER, E_QOS, E_ARGUMENT; E_WINDOW
-        when the keeper has no room for another one. Cancelled, it goes on: ``unsubscribe``.
+        Raises HeadwaterError: E_REFUSED if the server refuses the filter, E_FILTER, E_QOS, E_ARGUMENT; E_WINDOW if the
+        keeper has no room for another subscription. The subscription continues if the call is cancelled; use
+        ``unsubscribe``.
         """
         return await self._ask(topic_filter, self.keeper.subscribe(topic_filter, qos))
 
     async def unsubscribe(self, topic_filter: "Bytes") -> None:
-        """Take a subscription back; raises HeadwaterError, E_UNKNOWN_ID for one that there is not."""
+        """End a subscription. Raises HeadwaterError: E_UNKNOWN_ID for an unknown filter."""
         await self._ask(topic_filter, self.keeper.unsubscribe(topic_filter))
 
     async def acknowledge(self, message: Message) -> None:
-        """Acknowledge a message, where ``acks.automatic`` is False; in the order of arrival.
+        """Acknowledge a message if ``acks.automatic`` is False. Acknowledge messages in the order of arrival.
 
-        Raises HeadwaterError: E_STATE when its connection is over, and it will come again.
+        Raises HeadwaterError: E_STATE if its connection has ended; the broker then retransmits the message.
         """
         if message.qos:
             status = self.acks.acknowledge(message.packet_id, message.qos, message.epoch)
@@ -242,7 +244,7 @@ class Client:
         if keeper.client.connected:
             session = keeper.client.session
             if self._epoch != session.epoch:
-                # Calling it allocates: its comprehensions share a variable.
+                # The check avoids the call, which allocates: its comprehensions share a variable.
                 self._forget()
             if (self._missed or self.acks.excess) and len(self._inbox) < self.queue:
                 session.fail(E_RX_WINDOW)
@@ -259,7 +261,7 @@ class Client:
             self._notify()
 
     def _listen(self) -> None:
-        """Have a task that listens to the socket in use, if any; and none that listens to another."""
+        """Run one task that waits for bytes from the current socket, and cancel that of another socket."""
         client = self.keeper.client
         source = None
         if (
@@ -279,7 +281,7 @@ class Client:
                 self._listening = asyncio.create_task(listener)
 
     def _wait_for_bytes(self, source: "Any") -> "Generator[None, None, None]":
-        # A task of its own for each socket: asyncio's queue must not be left with one that is closed.
+        # One task for each socket: asyncio's queue must not contain a closed one.
         while self._source is source:
             yield core._io_queue.queue_read(source)
             if self._source is source:
@@ -309,7 +311,7 @@ class Client:
         return None
 
     def _admit(self) -> None:
-        """Acknowledge what was kept, as far as there is room for it now."""
+        """Acknowledge deferred messages, as far as there is room now."""
         client = self.keeper.client
         if self._kept and client.connected:
             self._forget()
@@ -320,8 +322,8 @@ class Client:
                 self._kept.pop(0)
 
     def _forget(self) -> None:
-        """On a new connection forget what is unacknowledged at QoS 1, if the broker has kept the session and thus sends
-        it again."""
+        """On a new connection, drop unacknowledged messages at QoS 1 if the broker has kept the session and will
+        retransmit them."""
         session = self.keeper.client.session
         if self._epoch != session.epoch:
             self._epoch = session.epoch
@@ -344,7 +346,7 @@ class Client:
             self._inner_refused(packet_id, code)
 
     def _acknowledged(self, packet_id: int, code: int) -> None:
-        """A message of ours is over: its packet id may be another's at once."""
+        """Complete the call that waits for ``packet_id``, which may be reused at once."""
         waiter = self._undelivered.pop(packet_id, None)
         if waiter is not None:
             waiter.append(code)
@@ -385,13 +387,13 @@ class Client:
     # -- waiting -------------------------------------------------------------------------------------------------------
 
     async def _change(self) -> None:
-        """Wait until something has happened; raises HeadwaterError when nothing will."""
+        """Wait for the next event. Raises HeadwaterError if the keeper is stopped or has given up."""
         if self.keeper.state in (OFF, GIVEN_UP):
             raise HeadwaterError(self.keeper.status or E_OFFLINE)
         await self._changed.wait()
 
     def _notify(self) -> None:
-        """Wake everybody who waits: each knows what for."""
+        """Wake all waiting tasks; each checks its own condition."""
         self._changed.set()
         self._changed.clear()
 

@@ -21,9 +21,9 @@ _EIO = 5
 
 
 class FlashFile:
-    """A journal in the file ``path`` (``headwater.types.JournalFile``).
+    """The file ``path`` of a journal (``headwater.types.JournalFile``).
 
-    ``path.new`` is the successor while it is written, ``path.bad`` a file that was not a journal. On littlefs a rename
+    ``path.new`` is the successor while it is written, ``path.bad`` a file that was no journal. On littlefs a rename
     replaces the old file atomically. On FAT the old file is removed first; ``load`` then finds the successor.
     """
 
@@ -65,7 +65,7 @@ class FlashFile:
         try:
             self.close()
         except OSError:
-            # Its unwritten content is rewritten now.
+            # Its unwritten content is written to the successor.
             pass
         self._out = open(self._new, "wb")
 

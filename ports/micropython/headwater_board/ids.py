@@ -1,4 +1,4 @@
-"""Board id and boot counter.
+"""Board id and boot counter for message ids of IBM MQ.
 
 segmenter = Segmenter(client, bytearray(1016), group_ids())
 """
@@ -20,7 +20,7 @@ def board_id() -> bytes:
 
 
 def group_ids() -> "GroupIds":
-    """Return the maker of this boot's GroupIds. Call it once a boot.
+    """Return a source of GroupIds for this boot. Call it once per boot.
 
     The boot number is eight random bytes, from hardware on ESP32 and RP2. On a port without ``os.urandom``, create
     ``GroupIds`` with a persistent boot counter.

@@ -59,7 +59,7 @@ class Uart:
         self._at = ticks_ms()
 
     def readinto(self, buf: "bytearray | memoryview", n: int) -> int | None:
-        """As ``headwater.types.Transport``."""
+        """Read at most ``n`` bytes (``headwater.types.Transport``)."""
         # Ask for the available bytes only: for more, some ports wait a character's time each.
         k: int = self._any()
         if k == 0:
@@ -68,9 +68,9 @@ class Uart:
         return got or None
 
     def write(self, buf: "bytes | bytearray | memoryview", off: int, n: int) -> int | None:
-        """As ``headwater.types.Transport``."""
+        """Write up to ``n`` bytes (``headwater.types.Transport``)."""
         now = ticks_ms()
-        # More than a second empties any buffer here, and keeps the product in 30 bits.
+        # One second empties every buffer, and keeps the product within 30 bits.
         sent = min((now - self._at) & _TICKS_MASK, 1000) * self._bytes_per_s // 1000
         if sent:
             self._at = now
@@ -111,19 +111,19 @@ class Console:
         self._out.register(sys.stdout, select.POLLOUT)
 
     def readinto(self, buf: "bytearray | memoryview", n: int) -> int | None:
-        """As ``headwater.types.Transport``."""
+        """Read at most ``n`` bytes (``headwater.types.Transport``)."""
         byte = self._byte
         i = 0
         while i < n and _ready(self._in):
             if not self._readinto(byte, 1):
-                # The terminal was closed, which it can be under unix only.
+                # The terminal was closed, which is possible under unix only.
                 return i
             buf[i] = byte[0]
             i += 1
         return i or None
 
     def write(self, buf: "bytes | bytearray | memoryview", off: int, n: int) -> int | None:
-        """As ``headwater.types.Transport``."""
+        """Write up to ``n`` bytes (``headwater.types.Transport``)."""
         i = 0
         while i < n and _ready(self._out) and self._write(buf, off + i, 1):
             i += 1
@@ -154,17 +154,17 @@ class Tty:
         self._out.register(self.source, select.POLLOUT)
 
     def readinto(self, buf: "bytearray | memoryview", n: int) -> int | None:
-        """As ``headwater.types.Transport``."""
+        """Read at most ``n`` bytes (``headwater.types.Transport``)."""
         k: int | None = self._readinto(buf, n)
         if not k:
             if not _ready(self._in):
                 return None
-            # There is something to be read and it is nothing: the end. Or it came just now.
+            # Readable without bytes: the end of the stream, unless bytes have arrived just now.
             k = self._readinto(buf, n)
         return k
 
     def write(self, buf: "bytes | bytearray | memoryview", off: int, n: int) -> int | None:
-        """As ``headwater.types.Transport``."""
+        """Write up to ``n`` bytes (``headwater.types.Transport``)."""
         # The device is ready when there is room for one byte; more might wait.
         i = 0
         while i < n and _ready(self._out) and self._write(buf, off + i, 1):
@@ -203,7 +203,8 @@ class Serial:
     ):
         raw: Raw
         if isinstance(line, int):
-            # All that the other end may have under way, so that nothing is overrun while the program is busy.
+            # Room for everything that the peer may have in flight, so that nothing is overrun while the program is
+            # busy.
             pins.setdefault("rxbuf", 265 * window + 140)
             raw = Uart(line, baudrate, **pins)  # type: ignore[arg-type]
         elif isinstance(line, str):
@@ -233,7 +234,11 @@ class Serial:
             pass
 
     def drain(self, ms: int) -> bool:
-        """Wait at most ``ms`` until the peer has everything, also the end of a closed stream: whether it has."""
+        """Wait at most ``ms`` milliseconds until the peer has received everything, including the end of a closed
+        stream.
+
+        Return whether it has.
+        """
         begin = ticks_ms()
         channel = self._stream.channel
         while channel.state != IDLE and channel.waiting() and self.pump.error is None:

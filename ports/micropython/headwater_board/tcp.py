@@ -1,7 +1,7 @@
 """TCP under MicroPython (ESP32, RP2, unix): a dialer whose transport is the socket itself.
 
-A non-blocking MicroPython socket is a transport as it is: ``readinto`` and ``write`` return None instead of raising. No
-Python code runs between session and network.
+A non-blocking MicroPython socket is a transport: its ``readinto`` and ``write`` return None instead of raising an
+exception. No Python code runs between session and network.
 """
 
 import errno
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
         ...
 
     def sleep_ms(ms: int) -> None:
-        """``time.sleep_ms``."""
+        """Sleep (``time.sleep_ms``)."""
         ...
 else:
     from time import sleep_ms, ticks_ms
@@ -33,8 +33,8 @@ _RESOLVING_MS = 20
 class Tcp:
     """Dials ``host``, a name or an address, within ``timeout_ms``.
 
-    A name is resolved for the first attempt and after a failed one, which goes on to the next of several addresses. A
-    name that cannot be resolved then keeps its addresses. Resolving blocks unless there is a ``resolver``
+    A name is resolved for the first attempt and after a failed one, which continues with the next of several addresses.
+    If the name cannot be resolved then, its addresses stay in use. Resolving blocks unless there is a ``resolver``
     (``headwater_board.resolver``).
     """
 
@@ -48,12 +48,12 @@ class Tcp:
         self.ticks_ms = ticks_ms
         self.sleep = sleep_ms
         self._poll = select.poll()
-        # The socket that ``wait`` looks at: the transport, or the one that is being connected.
+        # The socket for ``wait``: the transport, or the one that connects.
         self._socket: socket.socket | None = None
         self._connecting = False
         self._connected = False
         self._began = 0
-        # Attempts that failed, and their number when the name was resolved.
+        # The number of failed attempts, now and when the name was resolved.
         self._failed = 0
         self._resolved = -1
         self._addresses: list[Any] = []
@@ -70,10 +70,10 @@ class Tcp:
         return s
 
     def ready(self) -> bool:
-        """Begin or continue to connect: whether ``open`` returns at once. Blocks only to resolve the name
-        without a ``resolver``.
+        """Start or continue to connect. Return whether ``open`` returns at once.
 
-        Raises OSError: ETIMEDOUT after ``timeout_ms``, or the error of the connection.
+        Blocks only to resolve the name without a ``resolver``. Raises OSError: ETIMEDOUT after ``timeout_ms``, or the
+        error of the connection.
         """
         if self._connected:
             return True
@@ -88,7 +88,7 @@ class Tcp:
         return False
 
     def hang_up(self) -> None:
-        """Forget the socket; close it unless it was handed out."""
+        """Release the socket; close it unless ``open`` has returned it."""
         s = self._socket
         if s is not None:
             self._socket = None
@@ -104,7 +104,7 @@ class Tcp:
         return self._socket
 
     def _begin(self) -> bool:
-        """Begin to connect: whether the name is resolved."""
+        """Start to connect. Return whether the name is resolved."""
         self.hang_up()
         if self._resolved != self._failed:
             try:
@@ -147,7 +147,7 @@ class Tcp:
         s: Any = self._socket
         try:
             if event & (select.POLLERR | select.POLLHUP):
-                # Reading tells why.
+                # Reading raises the actual error.
                 s.read(1)
                 raise OSError(errno.ECONNREFUSED)
             self._poll.modify(s, select.POLLIN)
@@ -155,10 +155,10 @@ class Tcp:
             self.hang_up()
             raise
         try:
-            # One packet is one write here; waiting to join small ones only delays acknowledgements.
+            # Each write is a complete packet; joining small ones (Nagle) only delays acknowledgements.
             s.setsockopt(_IPPROTO_TCP, _TCP_NODELAY, 1)
         except (OSError, ValueError):
-            # This port's stack does not have the option.
+            # Not every port's network stack has the option.
             pass
         self._connecting = False
         self._connected = True

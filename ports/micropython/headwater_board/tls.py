@@ -4,7 +4,7 @@
     client = Client(dialer, b"board-1")
 
 The handshake is part of the first write and never blocks: ``Client.connect`` polls until it is done and raises its
-error. The recipe, memory use and what to do about each error: ``docs/tls-on-boards.md``.
+error. ``docs/tls-on-boards.md`` describes the setup, the memory use and the remedy for each error.
 """
 
 import binascii
@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from headwater_board.resolver import Resolver
 
 _TICKS_MASK = 0x3FFFFFFF
-# What one record carries at most: with what TLS puts around it, it fills one TCP segment on Ethernet. It must also be
-# less than what any port's TLS takes at once (4096), see `_Stream.write`.
+# The largest payload of a record: with the overhead of TLS it fills one TCP segment on Ethernet. It must also be less
+# than the limit of one write in every port's TLS (4096), see ``_Stream.write``.
 _RECORD = 1360
 _BEGIN = b"-----BEGIN "
 _CERTIFICATE = b"CERTIFICATE"
@@ -36,7 +36,7 @@ _CLOSED = (
 
 
 class Tls(Tcp):
-    """Dials ``host``, a name or an address that the server's certificate must have.
+    """Dials ``host``, a name or an address that the server's certificate must contain.
 
     - ``server_name``: the name to request and verify instead, if ``host`` is an address.
     - ``ca``: CA certificates, or the server's self-signed certificate.
@@ -65,10 +65,10 @@ class Tls(Tcp):
         self.server_name = server_name or host
         if context is None:
             if ca is None:
-                raise ValueError("TLS needs ca, the certificate of the server's CA")
+                raise ValueError("ca is missing: pass the CA certificate (path or bytes), or a context")
             if (cert is None) != (key is None):
-                raise ValueError("a client's certificate needs its key")
-            # It checks by default, which MicroPython's module ssl, made of this one, does not.
+                raise ValueError("pass cert and key together: one of them is missing")
+            # This class verifies certificates by default; MicroPython's ``ssl``, which is built on it, does not.
             context = tls.SSLContext(tls.PROTOCOL_TLS_CLIENT)
             for one in _ders(ca, _CERTIFICATE):
                 context.load_verify_locations(one)
@@ -76,20 +76,21 @@ class Tls(Tcp):
                 own = _ders(cert, _CERTIFICATE)
                 private = _ders(key, _KEY)
                 if len(own) != 1 or len(private) != 1:
-                    raise ValueError("a client has one certificate and one key")
+                    raise ValueError(
+                        "cert: %d, key: %d: need one certificate and one key" % (len(own), len(private))
+                    )
                 context.load_cert_chain(own[0], private[0])
         self._context = context
-        #: Why the last handshake failed, until the next ``open``.
+        #: The error of the last handshake; None after ``open``.
         self.error: OSError | None = None
 
     def open(self) -> "_Stream":
-        """Connect and begin the handshake. Raises OSError (ETIMEDOUT: no answer; ENOMEM)."""
+        """Connect and start the handshake. Raises OSError (ETIMEDOUT: no answer; ENOMEM)."""
         self.error = None
         raw = super().open()
         self._poll.unregister(raw)
         self._socket = None
-        # The TLS layer wants two large pieces of memory. Those of the last connection are free now, but only what is
-        # collected can be one piece with them.
+        # TLS needs two large blocks of memory. The collection joins the free blocks of the last connection.
         gc.collect()
         try:
             s = self._context.wrap_socket(
@@ -101,14 +102,14 @@ class Tls(Tcp):
         except MemoryError:
             raw.close()
             raise OSError(errno.ENOMEM)
-        # Not `raw`: what has been decrypted and not read only `s` knows of.
+        # Not ``raw``: only ``s`` knows of decrypted bytes that were not read.
         self._poll.register(s, select.POLLIN)
         self._socket = s
         return _Stream(self, s)
 
 
 def _ders(source: "str | bytes", what: bytes) -> "list[bytes]":
-    """Return the DER form of ``source``, a path or bytes of this kind; not every port's TLS reads PEM."""
+    """Return the DER form of ``source``, a path or bytes; not every port's TLS reads PEM."""
     if isinstance(source, str):
         with open(source, "rb") as file:
             data: bytes = file.read()
@@ -120,16 +121,16 @@ def _ders(source: "str | bytes", what: bytes) -> "list[bytes]":
     for part in data.split(_BEGIN)[1:]:
         body = part.find(b"-----")
         end = part.find(b"-----END")
-        # A label such as EC PRIVATE KEY says how it is written, which TLS sees by itself.
+        # The prefix of a label, such as EC in EC PRIVATE KEY, is ignored: TLS detects the format.
         if part[:body].endswith(what) and 0 <= body < end:
             found.append(binascii.a2b_base64(part[body + 5 : end]))
     if not found:
-        raise ValueError("there is no " + what.decode() + " in it")
+        raise ValueError("no PEM block " + what.decode() + " found: pass one that has it, or DER")
     return found
 
 
 def _with_remedy(text: str, name: str) -> str:
-    """Return mbedTLS's lines about a certificate as one, with what to do about them."""
+    """Return mbedTLS's messages about a certificate as one line, each with its remedy."""
     clock = "this board's clock says %d-%02d-%02d" % time.gmtime()[:3]
     found = [line for line in text.split("\n") if line]
     for sign, remedy in (
@@ -152,13 +153,13 @@ class _Stream:
         self._readinto = s.readinto
         self._write = s.write
         self._began: int | None = ticks_ms()
-        # How many bytes the TLS layer has encrypted and not yet sent, and where they were.
+        # The number of bytes that TLS has encrypted and not sent yet, and their place.
         self._owed = 0
         self._buf: bytes | bytearray | memoryview = b""
         self._off = 0
 
     def readinto(self, buf: "bytearray | memoryview", n: int) -> int | None:
-        """As ``headwater.types.Transport``; None until the handshake is done."""
+        """Read at most ``n`` bytes (``headwater.types.Transport``). Return None until the handshake is done."""
         if self._began is not None:
             return None
         if self._owed:
@@ -167,7 +168,8 @@ class _Stream:
         return got
 
     def write(self, buf: "bytes | bytearray | memoryview", off: int, n: int) -> int | None:
-        """As ``headwater.types.Transport``; 0 until the handshake is done. Raises OSError if it fails."""
+        """Write up to ``n`` bytes (``headwater.types.Transport``). Return 0 until the handshake is done. Raises OSError
+        if it fails."""
         if n > _RECORD:
             n = _RECORD
         if self._began is not None:
@@ -176,22 +178,22 @@ class _Stream:
             return None
         k: int | None = self._write(buf, off, n)
         if k is None:
-            # They are encrypted as one record, and the TLS layer keeps what there was no room for: taken. It must be
-            # called again with as many, and would count others as written.
+            # TLS has encrypted the bytes as one record and keeps the unsent rest, so they count as written. The next
+            # call must pass the same number of bytes; TLS would count others as written.
             self._buf = buf
             self._off = off
             self._owed = k = n
         return k
 
     def _settle(self) -> bool:
-        """Return whether nothing is left to be written."""
+        """Send the rest of a record. Return whether everything is sent."""
         if self._write(self._buf, self._off, self._owed) is None:
             return False
         self._owed = 0
         return True
 
     def _begin(self, buf: "bytes | bytearray | memoryview", off: int, n: int) -> int | None:
-        """Continue the handshake; write once it is done. Until then TLS takes no byte."""
+        """Continue the handshake; write once it is done. Until then TLS accepts no byte."""
         dialer = self._dialer
         try:
             k: int | None = self._write(buf, off, n)
@@ -199,12 +201,12 @@ class _Stream:
                 raise OSError(errno.ETIMEDOUT)
         except OSError as e:
             dialer.error = e
-            # mbedTLS's own errors have a text.
+            # mbedTLS's own errors include a text.
             if len(e.args) == 1 and e.errno != errno.ETIMEDOUT:
                 dialer.error = OSError(e.errno, _CLOSED)
             raise dialer.error
         except ValueError as e:
-            # What is wrong with the server's certificate, in words.
+            # The text names the problem of the server's certificate.
             dialer.error = OSError(errno.EACCES, _with_remedy(str(e), dialer.server_name))
             raise dialer.error
         if k is None:

@@ -1,8 +1,8 @@
-"""Import umqtt programs unchanged.
+"""Run umqtt programs unchanged.
 
-Import this module first, for instance in ``boot.py``. Then ``from umqtt.simple import MQTTClient`` and
-``from umqtt.robust import MQTTClient`` find headwater's classes, even if the firmware has its own umqtt. Differences:
-``headwater.compat.umqtt``.
+Import this module first, for instance in ``boot.py``. Then ``from umqtt.simple import MQTTClient`` and ``from
+umqtt.robust import MQTTClient`` find headwater's classes, even if the firmware has its own umqtt.
+``headwater.compat.umqtt`` lists the differences.
 """
 
 import sys
@@ -29,7 +29,7 @@ def _dialer(server: str, port: int, ssl: "Any", ssl_params: "dict[str, Any]") ->
 
 
 def _context(params: "dict[str, Any]") -> "Any":
-    """TLS as ``ssl=True`` of umqtt: verifies the server's certificate only with ``cadata``."""
+    """Return the TLS context of umqtt's ``ssl=True``: it verifies the server's certificate only with ``cadata``."""
     import tls
 
     made: Any = tls

@@ -1,9 +1,8 @@
-"""Client session of FMQ (docs/protocols/fmq.md): no I/O; the caller tells the time.
+"""The client's session of FMQ (docs/protocols/fmq.md). It does no I/O and reads no clock.
 
 The caller reads at most ``rx.room`` bytes to the start of ``rx.view`` (after ``rx.window()``) and calls ``feed(n)``;
-sends ``out_buf[out_at : out_at + n]``, where n is what ``out()`` returns, and calls ``sent(k)`` with the number of
-bytes that the transport took; and calls ``poll(now_ms)`` a few times a second. A negative result of any of these ends
-the connection.
+sends ``out_buf[out_at : out_at + n]``, n from ``out()``, and calls ``sent(k)`` with the number of bytes accepted; and
+calls ``poll(now_ms)`` a few times a second. A negative result of any of these ends the connection.
 
 Publishing, receiving, acknowledging, retransmitting and keep-alive allocate nothing; connecting and requests do.
 
@@ -61,21 +60,21 @@ if TYPE_CHECKING:
 # The states of the connection and their events are those of every protocol (``headwater.connection``). In CONNECTING
 # only the ACK to AUTH may arrive.
 
-#: Frame types that a client accepts, a bit each, by state.
+#: The frame types that each state of a client accepts, one bit for each type.
 TAKES = (0, 1 << 14, 1 << 3 | 1 << 5 | 1 << 6 | 1 << 7 | 1 << 11 | 1 << 12 | 1 << 14, 0, 0)
 
-# A message at QoS 1 or 2 that this client published:
+# States of a published message at QoS 1 or 2:
 #
-# - AT1: PUBLISH at QoS 1; ACK ends it.
-# - AT2: PUBLISH at QoS 2; PUBREC makes it REL.
-# - REL: PUBREL is queued or sent; PUBCOMP ends it, another PUBREC repeats PUBREL. The outbox has no REL: the first byte
-#   of the entry has become that of a PUBREL. The store is not told: if a power cut restores the PUBLISH, the hub
-#   recognizes its id.
-# - DONE: complete.
+# - AT1: PUBLISH at QoS 1; ACK completes it.
+# - AT2: PUBLISH at QoS 2; PUBREC moves it to REL.
+# - REL: PUBREL is queued or sent; PUBCOMP completes it, another PUBREC repeats PUBREL. The outbox does not store REL:
+#   the first byte of the entry becomes that of a PUBREL. The store is not updated: if a power cut restores the PUBLISH,
+#   the hub recognizes its id.
+# - DONE: completed.
 #
-# An ACK with a reason code ends a message in every state. An answer to a message that is not in flight is STRAY: it is
-# counted, and a PUBREC is answered so that the hub can forget the id. An answer that does not fit the QoS is WRONG: the
-# hub's error.
+# An ACK with a reason code completes a message in every state. An answer to a message that is not in flight is STRAY:
+# it is counted, and a PUBREC is answered so that the hub can release the id. An answer of the wrong type for the QoS is
+# a protocol error of the hub: WRONG.
 
 #: The next state of a message: ``DELIVERY[state * 3 + answer]``; the answer is ACK (0), PUBREC (1) or PUBCOMP (2).
 DELIVERY = (
@@ -86,7 +85,7 @@ DELIVERY = (
     b"\x06\x03\x04"  # REL
 )
 
-# As in ``headwater.fmq.spec``.
+# Copies of constants of ``headwater.fmq.spec``.
 _AUTH = const(0)
 _PUBLISH = const(3)
 _PUBREC = const(5)
@@ -101,15 +100,15 @@ _ID_SIZE = const(18)
 _E_FORM = const(-58)
 
 _MESSAGES = const(1 << 3 | 1 << 11)
-# The bits that tell a PUBLISH at QoS 0 or 1 by its first byte, and their value.
+# The bits of the first byte that identify a PUBLISH at QoS 0 or 1, and their value.
 _PLAIN_MASK = const(0xF4)
 _PLAIN = const(0x30)
 
-#: The longest answer: a byte, an id, and the length of an ACK.
+#: The longest answer: one byte, an id, and the length of an ACK.
 ANSWER_SIZE = const(20)
 _LISTS = (tuple, list)
 
-# States in the table of requests, besides the type of the request's frame: CONSUME with ONCE; a subscription, under its
+# States in the table of requests, besides the frame type of the request: CONSUME with ONCE; a subscription, with its
 # id; AUTH.
 CALL = const(16)
 LIVE = const(17)
@@ -124,14 +123,14 @@ ANSWERED_2 = const(4)
 
 #: The type of the answer to a PUBLISH, by QoS.
 _ANSWERS = b"\x00\x0e\x05"
-# Reason codes from here on are failures. 0x11, below, says that the hub has no such subscription.
+# Reason codes from 0x80 on are failures. 0x11 means that the hub has no such subscription.
 _FAILURES = const(0x80)
 #: The message belongs to no subscription or call.
 UNKNOWN = const(-1)
-# The frame has to be taken again once answers have left.
+# The frame must be handled again after answers have been sent.
 _LATER = const(1)
-# Reason codes of the ACK that tells the hub about its error, if not 0x81 (malformed): protocol error, message too
-# large, receive window exceeded.
+# Reason codes of the ACK that reports an error of the hub, if not 0x81 (malformed): protocol error, message too large,
+# receive window exceeded.
 _REASONS = {
     errors.E_UNEXPECTED: 0x82,
     errors.E_ACK_KIND: 0x82,
@@ -144,10 +143,10 @@ _REASONS = {
 
 
 def rewrite(s: "ClientSession", payload: "Bytes") -> int:
-    """Put a new id and payload into the prepared frame: its size, or 0 if ``enqueue`` must handle the message."""
+    """Put a new id and payload into the prepared frame. Return its size, or 0 if ``enqueue`` must encode it."""
     try:
         s.tx_end = s.ready_at + len(payload)
-        # The length of the body takes two bytes, and the body follows.
+        # The length of the body has two bytes, and the body follows.
         if 18 <= s.tx_end - s.ready_length < 4098 and s.tx_end <= s.tx_size:
             s.tx[1 : s.ready_length] = s.ids.next(_PUBLISH, s.now)
             s.tx[s.ready_length] = 16 | (s.tx_end - s.ready_length - 2) & 15
@@ -161,7 +160,7 @@ def rewrite(s: "ClientSession", payload: "Bytes") -> int:
 
 
 def _store(s: "ClientSession", n: int, topic: "Bytes", payload: "Bytes", flags: int, tags: "Bytes") -> int:
-    """Put a message of ``n`` bytes into the outbox: its number, or an error."""
+    """Put a message of ``n`` bytes into the outbox. Return its number, or an error."""
     box = s.outbox
     if not s.process:
         # Without a process number the id would not be unique.
@@ -178,12 +177,12 @@ def _store(s: "ClientSession", n: int, topic: "Bytes", payload: "Bytes", flags: 
     if box.commit(n, flags >> 1) < 0:
         return errors.E_STORE
     s._unsent += 1
-    # The number of the entry: the ring has moved on to the next one.
+    # ``box.next`` is the number of this entry, unless the index has wrapped to 0.
     return box.next or box.slots
 
 
 def _is_bad(s: "ClientSession", topic: "Bytes") -> bool:
-    """Check a topic. An immutable one is remembered: the same object is not checked again."""
+    """Return whether a topic is wrong. An immutable object that is correct is not checked again."""
     if check_name(topic):
         return True
     if isinstance(topic, bytes):
@@ -192,12 +191,12 @@ def _is_bad(s: "ClientSession", topic: "Bytes") -> bool:
 
 
 def put_answer(s: "ClientSession", kind: int, buf: "Bytes", at: int, end: int) -> None:
-    """Answer the message with the id ``buf[at:end]``. The caller has checked that there is room."""
+    """Answer the message with the id ``buf[at:end]``. The transmit buffer must have room for it."""
     s.tx_end = encode_answer(s.tx, s.tx_end, s.tx_size, kind, buf, at, end)
 
 
 def find_sent(s: "ClientSession", buf: "Bytes", at: int, end: int) -> int:
-    """The outbox entry with the id ``buf[at:end]`` if this connection has sent all of it, otherwise -1.
+    """Return the outbox entry with the id ``buf[at:end]`` if this connection has sent all of it, otherwise -1.
 
     Answers arrive nearly in the order of the messages, so it is one of the first.
     """
@@ -213,7 +212,7 @@ def find_sent(s: "ClientSession", buf: "Bytes", at: int, end: int) -> int:
 
 
 def settle(s: "ClientSession", i: int, answer: int, buf: "Bytes", at: int, end: int) -> int:
-    """Apply an answer to outbox entry ``i`` (-1: none) with the id ``buf[at:end]``: 0 or E_ACK_KIND.
+    """Apply an answer to outbox entry ``i`` (-1: none) with the id ``buf[at:end]``. Return 0 or E_ACK_KIND.
 
     ``answer`` is the column of ``DELIVERY``: ACK without an error (0), PUBREC (1), PUBCOMP (2).
     """
@@ -245,20 +244,20 @@ def _complete(s: "ClientSession", i: int) -> None:
 
 
 def _is_released(box: "Outbox", i: int) -> bool:
-    """Whether entry ``i`` was answered with PUBREC."""
+    """Return whether entry ``i`` was answered with PUBREC."""
     return box.buf[box.at[i]] >> 4 == _PUBREL
 
 
 # -- receive path ------------------------------------------------------------------------------------------------------
 #
-# A handler may publish until the transmit buffer is full (room for the answer to its message is kept), end the
-# connection, begin another one, or raise.
+# A handler may publish until the transmit buffer is full (room for the answer to its message is reserved), end the
+# connection, start another, or raise an exception.
 
 
 def take_frame(s: "ClientSession", i: int, end: int) -> int:
-    """Take one frame, or a piece of a large message: the offset behind it.
+    """Handle one frame or a piece of a large message. Return the offset after it.
 
-    ``i`` if it has to wait for bytes or for room to answer it; negative when the connection has ended.
+    Returns ``i`` if it waits for bytes or for room to answer it; a negative number if the connection has ended.
     """
     if s.large_left:
         return _continue_large(s, i, end)
@@ -278,7 +277,7 @@ def take_frame(s: "ClientSession", i: int, end: int) -> int:
         s.stalled = True
         return i
     if stop - i > s.rx.capacity:
-        # Also when all of it is here: the result must not depend on how a frame arrives.
+        # Even if all of it has arrived: the result must not depend on how a frame arrives.
         return _begin_large(s, i, end)
     if stop > end:
         return i
@@ -286,10 +285,10 @@ def take_frame(s: "ClientSession", i: int, end: int) -> int:
         bad = decode_fields(f)
         if bad:
             return s.fail(bad)
-    # The frame counts as taken even if its handler raises.
+    # The frame counts as received, even if its handler raises.
     s.rx.start = stop
     if f.head & _PLAIN_MASK == _PLAIN and s.auto_ack and f.buf[f.id_at] >> 4 == _PUBLISH:
-        # The most frequent case: a PUBLISH at QoS 0 or 1 that is not a call and is acknowledged here.
+        # The most frequent case: a PUBLISH at QoS 0 or 1 that is no call and is acknowledged here.
         s.source = s.receipt = 0
         if f.head & 2:
             deliver_1(s, f)
@@ -306,7 +305,7 @@ def take_frame(s: "ClientSession", i: int, end: int) -> int:
 
 
 def on_frame(s: "ClientSession", f: "Frame") -> int:
-    """Handle a whole, well-formed frame: 0, _LATER, or the error that ends the connection."""
+    """Handle a whole, well-formed frame. Return 0, _LATER, or the error that ends the connection."""
     kind = f.head >> 4
     s.ident = f.buf
     s.ident_at = f.id_at
@@ -327,7 +326,7 @@ def on_frame(s: "ClientSession", f: "Frame") -> int:
 
 
 def _on_bare(s: "ClientSession", kind: int) -> int:
-    """Handle a frame without a body."""
+    """Handle a frame without a body. Return 0 or E_ACK_KIND."""
     if kind != _PINGREQ and kind != _PUBREL:
         return settle(
             s,
@@ -344,7 +343,7 @@ def _on_bare(s: "ClientSession", kind: int) -> int:
     if i >= 0:
         s.taken.state[i] = 0
     else:
-        # The hub missed our PUBCOMP or is in error. Either way it may forget the id.
+        # The hub missed PUBCOMP or is in error. In either case it may release the id.
         s.strays += 1
     put_answer(s, _PUBCOMP, s.ident, s.ident_at, s.ident_end)
     return 0
@@ -354,13 +353,13 @@ def _on_bare(s: "ClientSession", kind: int) -> int:
 
 
 def deliver_1(s: "ClientSession", f: "Frame") -> None:
-    """``_deliver`` for a whole PUBLISH at QoS 1 that is not a call and is acknowledged here."""
+    """Deliver a whole PUBLISH at QoS 1 that is no call, and acknowledge it."""
     if _is_handled(s, f):
         put_answer(s, _ACK, f.buf, f.id_at, f.id_end)
 
 
 def _is_handled(s: "ClientSession", f: "Frame") -> bool:
-    """Call ``on_message``: whether its connection still exists afterwards."""
+    """Call ``on_message``. Return whether its connection still exists afterwards."""
     epoch = s.epoch
     if s.on_message is not None:
         s.tx_size -= ANSWER_SIZE
@@ -373,7 +372,7 @@ def _is_handled(s: "ClientSession", f: "Frame") -> bool:
 
 
 def _answer_kind(s: "ClientSession", f: "Frame") -> int:
-    """The type of the answer to a message: 0 (none), _ACK, _PUBREC; or UNKNOWN. Sets ``source`` of the session."""
+    """Set ``source`` and return the type of the answer to a message: 0 (none), _ACK, _PUBREC or UNKNOWN."""
     s.source = 0
     s.ending = -1
     if f.head >> 4 == _PUBLISH:
@@ -387,9 +386,9 @@ def _answer_kind(s: "ClientSession", f: "Frame") -> int:
 def _deliver(
     s: "ClientSession", handler: "Callable[..., object] | None", message: object, kind: int, auto: bool
 ) -> int:
-    """Call the handler, then answer with ``kind`` unless the application acknowledges: 0, E_RX_WINDOW or _LATER.
+    """Call the handler, then answer with ``kind`` unless the application acknowledges.
 
-    _LATER: earlier answers have to leave first; what they acknowledge is not redelivered.
+    Return 0, E_RX_WINDOW, or _LATER: earlier answers must be sent first, after which the hub redelivers less.
     """
     taken = s.taken
     i = -1
@@ -406,7 +405,7 @@ def _deliver(
         i = taken.free()
         if i < 0:
             return _LATER if s.tx_end else errors.E_RX_WINDOW
-        # The place is taken before the handler runs, so that whatever the handler does the message is delivered once.
+        # The place is used before the handler runs, so that the message is delivered only once.
         taken.put(i, WAITS_2 if kind == _PUBREC else WAITS_1, s.ident, s.ident_at, s.ident_end)
     s.receipt = taken.number(i) if i >= 0 else 0
     if s.ending >= 0:
@@ -429,7 +428,7 @@ def _deliver(
 def _call_handler(
     s: "ClientSession", handler: "Callable[..., object] | None", message: object, receipt: int
 ) -> None:
-    """Call the handler, with room kept for the answer.
+    """Call the handler with room for the answer reserved.
 
     If it raises, the message counts as not received, unless the handler has acknowledged it.
     """
@@ -450,19 +449,19 @@ def _call_handler(
 
 
 def _find_2(s: "ClientSession") -> int:
-    """The place of the received QoS 2 message with the id at hand, or -1."""
+    """Return the place of the received QoS 2 message with the current id, or -1."""
     return s.taken.find(WAITS_2, ANSWERED_2, s.ident, s.ident_at, s.ident_end)
 
 
 def answer_taken(s: "ClientSession", i: int) -> None:
-    """Answer the received message in place ``i``. The caller has checked that there is room."""
+    """Answer the received message at place ``i``. The transmit buffer must have room for it."""
     taken = s.taken
     at = i * _ID_SIZE
     if taken.state[i] == WAITS_1:
         taken.state[i] = 0
         put_answer(s, _ACK, taken.ids, at, at + taken.sizes[i])
     else:
-        # From here on a duplicate is not delivered.
+        # From now on a duplicate is not delivered.
         taken.state[i] = ANSWERED_2
         put_answer(s, _PUBREC, taken.ids, at, at + taken.sizes[i])
 
@@ -471,11 +470,11 @@ def answer_taken(s: "ClientSession", i: int) -> None:
 
 
 def _begin_large(s: "ClientSession", i: int, end: int) -> int:
-    """``take_frame`` for a frame that is larger than the receive buffer."""
+    """Start a frame larger than the receive buffer (see ``take_frame``)."""
     f = s.frame
     if not _MESSAGES >> (f.head >> 4) & 1:
         return s.fail(errors.E_RX_TOO_LARGE)
-    # Bytes behind ``capacity`` are ignored: the result must not depend on how a frame arrives.
+    # Bytes after ``capacity`` are ignored: the result must not depend on how a frame arrives.
     stop = min(f.end, end, i + s.rx.capacity)
     bad = walk_fields(f, ROWS[f.head >> 4], stop)
     fits = bad != errors.E_FIELD or stop == f.end
@@ -519,7 +518,8 @@ def _begin_large(s: "ClientSession", i: int, end: int) -> int:
 
 
 def _continue_large(s: "ClientSession", i: int, end: int) -> int:
-    """Pass on the next piece of the large message: the offset reached, or negative when the connection has ended."""
+    """Pass on the next piece of the large message. Return the offset reached, or a negative number if the connection
+    has ended."""
     n = min(s.large_left, end - i)
     if n == s.large_left and s.tx_size - s.tx_end < ANSWER_SIZE:
         s.stalled = True
@@ -530,7 +530,7 @@ def _continue_large(s: "ClientSession", i: int, end: int) -> int:
     if n and s.stream is not None and s.stream.streaming:
         epoch = s.epoch
         kind = s.large_answer
-        # Nothing is answered if the sink raises. Room is kept for the answer, as for a handler.
+        # Nothing is answered if the sink raises. Room for the answer is reserved, as for a handler.
         s.large_answer = UNKNOWN
         s.tx_size -= ANSWER_SIZE
         try:
@@ -545,7 +545,7 @@ def _continue_large(s: "ClientSession", i: int, end: int) -> int:
 
 
 def _end_large(s: "ClientSession") -> int:
-    """Answer the large message, which has passed: 0 or E_RX_WINDOW."""
+    """Answer the completely received large message. Return 0 or E_RX_WINDOW."""
     end = s.stream.end if s.stream is not None and s.stream.streaming else None
     kind = s.large_answer
     if kind <= 0 and s.ending < 0:
@@ -581,7 +581,7 @@ def _on_ack(s: "ClientSession", f: "Frame") -> int:
 
 
 def _on_auth(s: "ClientSession", f: "Frame") -> int:
-    """The hub accepts or refuses AUTH, or ends a connection that it had accepted."""
+    """Handle the hub's answer to AUTH, or its end of an accepted connection."""
     if s.requests.find(HELLO, HELLO, f.buf, f.id_at, f.id_end) < 0:
         if s.state == CONNECTING:
             return errors.E_UNEXPECTED
@@ -613,7 +613,7 @@ def _on_auth(s: "ClientSession", f: "Frame") -> int:
     s.session_present = present
     s.event(ACCEPT)
     if not present:
-        # There are no subscriptions, and received messages are not redelivered.
+        # The hub has no subscriptions, and does not redeliver received messages.
         s.requests.keep(HELLO)
         s.taken.keep(0)
     s.resume()
@@ -656,7 +656,7 @@ def _on_request_ack(s: "ClientSession", f: "Frame") -> int:
 
 
 def _report_error(s: "ClientSession", code: int) -> None:
-    """Tell the hub that the frame at hand was wrong, if it has an id."""
+    """Send the hub an ACK with the error in the current frame, if the frame has an id."""
     f = s.frame
     at = s.frame_at + 1
     end = id_end(f.buf, at, s.rx.end) if at > 0 else 0
@@ -666,18 +666,18 @@ def _report_error(s: "ClientSession", code: int) -> None:
 
 
 class ClientSession(Endpoint):
-    """A client's session, which outlives connections.
+    """The client's session, which survives connections.
 
     - ``clean_start``: with False the hub keeps the session.
     - ``rx_size``, ``tx_size``, ``outbox_size``: bytes of the buffers. A frame to be received whole must fit in seven
       eighths of ``rx_size``; requests and PUBLISH at QoS 0 in ``tx_size``; PUBLISH at QoS 1 and 2 in ``outbox_size``.
-    - ``slots``: messages that may be unacknowledged or waiting, ``window`` of them sent.
-    - ``requests``: requests that may be unanswered or live. Each subscription and each CONSUME takes a place.
+    - ``slots``: messages that may be unacknowledged or waiting, ``window`` of them in flight.
+    - ``requests``: requests that may be unanswered or active. Each subscription and each CONSUME takes a place.
     - ``receive_window``: received messages that may wait for the application or, at QoS 2, for PUBREL.
     - ``max_body``: a longer frame ends the connection.
     - ``thread``, ``boot``, ``process``: parts of message ids (``ids.IdMaker``). ``process`` is the number that the hub
-      gave before; a board may store it. Only with it QoS 1 and 2 messages can be enqueued before the first connection,
-      and their ids are unique only with a ``boot`` that counts.
+      has assigned before; a board may store it. Without it, QoS 1 and 2 messages cannot be enqueued before the first
+      connection; their ids are unique only if ``boot`` counts the boots.
 
     Handlers:
 
@@ -685,9 +685,9 @@ class ClientSession(Endpoint):
     - ``on_message(frame)``: a PUBLISH or CONSUMERESP, in the reusable cursor. ``source`` is the number of the
       subscription or call of a CONSUMERESP, 0 for PUBLISH; ``receipt`` is for ``headwater.fmq.manual_ack``, which needs
       ``auto_ack`` False. If a handler raises, the message is not acknowledged; the exception passes through ``feed``,
-      and the next ``feed(0)`` continues behind the message.
-    - ``on_delivered(number)``: a QoS 1 or 2 message is complete. ``on_refused(number, code)``: the hub has refused it;
-      ``number`` is 0 for QoS 0, which a hub may refuse without an answer.
+      and the next ``feed(0)`` continues after the message.
+    - ``on_delivered(number)``: a QoS 1 or 2 message is completely acknowledged. ``on_refused(number, code)``: the hub
+      has refused it; ``number`` is 0 for QoS 0, which a hub may refuse without an answer.
     - ``on_answer(number, code)``: a request was answered with 0 or a reason code (``reason`` has the text); for
       ``queues.consume`` it has ended.
     - ``on_call``, ``on_result``: see ``headwater.fmq.calls``.
@@ -719,16 +719,16 @@ class ClientSession(Endpoint):
         outbox: "Outbox | None" = None,
     ):
         if tx_size < 2 * ANSWER_SIZE:
-            raise ValueError("the transmit buffer needs at least 40 bytes")
+            raise ValueError("tx_size %r: need at least 40 bytes" % tx_size)
         rx = rx or RxBuf(rx_size)
         super().__init__(rx, tx_size, outbox or RamOutbox(outbox_size, slots), window, response_ms)
         self.ids = IdMaker(thread, boot)
-        #: The process number that the hub gave, little-endian; empty before.
+        #: The process number that the hub has assigned, little-endian; empty before.
         self.process: Bytes = process
         if process and self.ids.set_process(process, 0, len(process)):
-            raise ValueError("a process number is too long")
+            raise ValueError("process %r: too long; pass the number that a hub has assigned" % process)
         if rx.capacity < 56:
-            raise ValueError("the receive buffer needs at least 64 bytes")
+            raise ValueError("rx_size %r: need at least 64 bytes" % rx.size)
         self.frame = Frame(rx.buf, max_body)
         self.client_id = client_id
         self.keep_alive = keep_alive
@@ -736,9 +736,9 @@ class ClientSession(Endpoint):
         self._user = user
         self._password = password
         self._will: tuple[Field, ...] = ()
-        #: The hub's reason code when the status is E_REFUSED or E_DISCONNECTED; ``reason`` has its text.
+        #: The hub's reason code if the status is E_REFUSED or E_DISCONNECTED; ``reason`` has its text.
         self.return_code = 0
-        #: Whether the hub had kept the session when it accepted the last connection.
+        #: True if the hub had a stored session when it accepted the last connection.
         self.session_present = False
         self.on_online: Callable[[bool], object] | None = None
         self.on_answer: Callable[[int, int], object] | None = None
@@ -746,7 +746,7 @@ class ClientSession(Endpoint):
         self.on_call: Callable[[Frame], object] | None = None
         self.on_result: Callable[[Frame], object] | None = None
         self.auto_ack = True
-        #: Set for ``on_message``.
+        #: Set before ``on_message`` is called.
         self.source = self.receipt = 0
         self.takes = TAKES
         self.take_packets = take_frame
@@ -754,25 +754,25 @@ class ClientSession(Endpoint):
         # The place of AUTH.
         self._hello = 0
         self.taken = IdTable(receive_window)
-        # The large message under way: type of the answer, id.
+        # The current large message: type of the answer, size of the id.
         self.large_answer = self.large_size = 0
         self.large_ident = bytearray(_ID_SIZE)
         # Finds the request that a CONSUMERESP answers: ``queues.find_request`` once something was requested.
         self.find_request: Callable[[ClientSession, Frame], int] | None = None
-        # Receive path: the id at hand; the place of the call that the message at hand ends, or -1; where the frame at
-        # hand begins in the buffer.
+        # Receive path: the id of the current frame; the place of the call that it ends, or -1; its offset in the
+        # buffer.
         self.ident: Bytes = self.rx.buf
         self.ident_at = self.ident_end = 0
         self.ending = -1
         self.frame_at = 0
-        # In the prepared frame: the offset of the body's length, which has two bytes. No frame but a reply begins like
-        # it, and a reply clears it.
+        # The offset of the body's length in the prepared frame; it has two bytes. Only a reply starts with the same
+        # bytes, and a reply clears it.
         self.ready_length = 0
 
     def set_will(
         self, topic: "Bytes | None", payload: "Bytes" = b"", qos: int = 0, retain: bool = False
     ) -> int:
-        """Set the will of the next connections, None for none: 0, E_TOPIC, E_QOS or E_ARGUMENT.
+        """Set the will of the next connections, None for none. Return 0, E_TOPIC, E_QOS or E_ARGUMENT.
 
         The hub publishes it if the client disconnects unexpectedly.
         """
@@ -791,7 +791,7 @@ class ClientSession(Endpoint):
     # -- the connection ------------------------------------------------------------------------------------------------
 
     def connect(self, now_ms: int) -> int:
-        """Start a connection with AUTH: 0; E_TOO_LARGE or E_ARGUMENT if it cannot be encoded."""
+        """Start a connection with AUTH. Return 0, or E_TOO_LARGE or E_ARGUMENT if it cannot be encoded."""
         self.begin(now_ms)
         self.return_code = 0
         asked = self.requests
@@ -826,7 +826,7 @@ class ClientSession(Endpoint):
         return 0
 
     def disconnect(self) -> int:
-        """Queue the ACK to our AUTH, which ends the connection: 0, or E_AGAIN if the transmit buffer is full.
+        """Queue the ACK to AUTH, which ends the connection. Return 0, or E_AGAIN if the transmit buffer is full.
 
         The will is not published. Close the transport once ``out`` returns 0.
         """
@@ -845,11 +845,11 @@ class ClientSession(Endpoint):
         return 0
 
     def resume(self) -> None:
-        """Retransmit everything unacknowledged, in order, before new messages."""
+        """Retransmit all unacknowledged messages, in order, before new messages."""
         box = self.outbox
         for i in range(box.slots):
             if box.state[i] == REL:
-                # A journal's place of an entry that it has lost.
+                # An entry that a journal has lost.
                 box.set(i, DONE)
             elif box.state[i] == AT2 and _is_released(box, i):
                 # Sending has set DUP, which PUBREL does not have.
@@ -859,16 +859,17 @@ class ClientSession(Endpoint):
         self.in_flight = 0
 
     def fail(self, code: int) -> int:
-        """End the connection with an error, and tell the hub if it caused it; returns ``code``."""
+        """Break the connection with an error, and report it to the hub if the hub caused it. Return ``code``."""
         idle = self.out_n == 0
         super().fail(code)
-        # Not behind a frame that is half sent.
+        # Not after a partly sent frame.
         if idle and (blame(code) == PEER or code in _REASONS):
             _report_error(self, _REASONS.get(code, 0x81))
         return code
 
     def awaits(self) -> bool:
-        """Whether an acknowledgement or an answer is due. CONSUME is answered when it ends, so it does not count."""
+        """Return whether an acknowledgement or an answer is due. CONSUME is answered when it ends, so it does not
+        count."""
         for state in self.requests.state:
             if 0 < state <= CALL and state != _CONSUME:
                 return True
@@ -884,19 +885,19 @@ class ClientSession(Endpoint):
     def publish(
         self, topic: "Bytes", payload: "Bytes", qos: int = 0, retain: bool = False, tags: "Bytes" = NO_TAGS
     ) -> int:
-        """Enqueue a message, which leaves through ``out``. Bytes-like arguments allocate nothing.
+        """Enqueue a message; ``out`` sends it. Bytes-like arguments allocate nothing.
 
-        ``tags`` is the result of ``frames.tag_list``. Returns 0 (QoS 0) or the number of the message (QoS 1, 2): it is
-        in the outbox until the hub answers. Errors: E_TOPIC; E_QOS; E_ARGUMENT (not bytes); E_OFFLINE (QoS 0 without a
-        connection, QoS 1 and 2 before a hub has given a process number); E_AGAIN (transmit buffer full); E_WINDOW
-        (outbox full); E_TOO_LARGE; E_STORE.
+        ``tags`` is the result of ``frames.tag_list``. Returns 0 (QoS 0) or the number of the message (QoS 1, 2), which
+        stays in the outbox until the hub answers. Errors: E_TOPIC; E_QOS; E_ARGUMENT (not bytes); E_OFFLINE (QoS 0
+        without a connection, QoS 1 and 2 before a hub has assigned a process number); E_AGAIN (transmit buffer full);
+        E_WINDOW (outbox full); E_TOO_LARGE; E_STORE.
         """
         if qos != 0 and qos != 1 and qos != 2:
             return errors.E_QOS
         return self.enqueue(topic, payload, qos << 1 | (1 if retain else 0), tags)
 
     def enqueue(self, topic: "Bytes", payload: "Bytes", flags: int, tags: "Bytes" = NO_TAGS) -> int:
-        """``publish`` with QoS and RETAIN as in the first byte of PUBLISH."""
+        """Publish with QoS and RETAIN given as in the first byte of PUBLISH (see ``publish``)."""
         try:
             if topic is not self.known_topic and _is_bad(self, topic):
                 return errors.E_TOPIC
@@ -910,7 +911,7 @@ class ClientSession(Endpoint):
                 return errors.E_AGAIN if n <= len(self.tx) else errors.E_TOO_LARGE
             at = put_head(self.tx, self.tx_end, _PUBLISH << 4 | flags, self.ids.next(_PUBLISH, self.now))
             if self.tx_end == 0:
-                # It replaces the prepared frame, and may be the next one.
+                # This overwrites the prepared frame, and may become the next one.
                 self.ready = (
                     topic if flags == 0 and tags is NO_TAGS and topic is self.known_topic else NO_TOPIC
                 )
@@ -932,11 +933,11 @@ class ClientSession(Endpoint):
         condition: "Bytes" = b"",
         group: "Bytes" = b"",
     ) -> int:
-        """Subscribe: the number of the subscription, which ``on_answer`` gets with the answer.
+        """Send SUBSCRIBE. Return the number of the subscription, which is passed to ``on_answer`` with the answer.
 
         Without a ``group`` the hub pushes the messages with PUBLISH. With one, ``queues.consume`` requests them.
         Errors: E_FILTER; E_ARGUMENT; E_OFFLINE; E_TOO_LARGE; E_AGAIN if the transmit buffer is full or too many
-        requests are unanswered or live.
+        requests are unanswered or active.
         """
         values: tuple[Field, ...] = (topic_filter, tags, condition, group)
         if not group:
@@ -946,7 +947,7 @@ class ClientSession(Endpoint):
         return refused(check_filter, topic_filter) or self.request(_SUBSCRIBE << 4, values)
 
     def unsubscribe(self, subscription: int) -> int:
-        """End a subscription: the number of this request, or E_UNKNOWN_ID."""
+        """Send UNSUBSCRIBE. Return the number of this request, or an error: E_UNKNOWN_ID, or one of ``request``."""
         asked = self.requests
         i = asked.place(subscription)
         if i < 0 or asked.state[i] != LIVE:
@@ -957,7 +958,7 @@ class ClientSession(Endpoint):
         return n
 
     def request(self, head: int, values: "Sequence[Field]", state: int = -1) -> int:
-        """Send any request, by its first byte and fields (``frames.encode_frame``): its number, as ``subscribe``."""
+        """Send any request, by its first byte and fields (``frames.encode_frame``). Return its number, or an error."""
         if self.state != ONLINE:
             return errors.E_OFFLINE
         asked = self.requests
@@ -972,7 +973,7 @@ class ClientSession(Endpoint):
         return asked.number(i)
 
     def reason(self) -> bytes:
-        """The hub's text for its refusal in UTF-8, often empty. It allocates.
+        """Return the hub's text for its refusal in UTF-8, often empty. Allocates.
 
         Valid in ``on_answer`` and ``on_refused``, and after E_REFUSED and E_DISCONNECTED.
         """
@@ -983,12 +984,12 @@ class ClientSession(Endpoint):
 
 
 def is_query(tags: object, condition: object, group: object) -> bool:
-    """Whether these can be fields of SUBSCRIBE."""
+    """Return whether these can be fields of SUBSCRIBE."""
     return is_bytes(condition) and is_bytes(group) and (is_bytes(tags) or isinstance(tags, _LISTS))
 
 
 def refused(check: "Callable[[Bytes], int]", topic: "Bytes") -> int:
-    """The result of ``check`` for a topic or filter, E_ARGUMENT if it is not bytes."""
+    """Return the result of ``check`` for a topic or filter, or E_ARGUMENT if it is not bytes-like."""
     try:
         return check(topic)
     except NOT_BYTES:

@@ -1,4 +1,4 @@
-"""One end of a link: channels with retransmission. It does no I/O; the caller tells the time.
+"""One end of a link: channels with retransmission. It does no I/O and reads no clock.
 
     link = Link(session)
     channel = link.channels[0]
@@ -55,26 +55,26 @@ else:
 
 # States of a channel.
 #
-# Each end has a session number, a new one for each stream that it opens. A pair of session numbers identifies a stream;
-# its frames carry a key made of both, so that no frame of an old stream gets into a new one.
+# Each end has a session number, a new one for each stream that it opens. A pair of session numbers identifies a stream.
+# Its frames carry a key of both numbers, so that no frame of an old stream enters a new one.
 #
-# IDLE      no stream is wanted. Frames of a stream that the other end still has are answered with RESET.
-# OPENING   HELLO is repeated; the other end's session number is unknown.
-# HALF      it is known, and HELLO names it; whether the other end knows ours is unknown.
-# UP        the other end knows ours: its HELLO named it, or a frame with the key of the pair arrived. Data can pass.
+# IDLE      no stream is wanted. Frames of a stream that the peer still has are answered with RESET.
+# OPENING   HELLO is repeated; the peer's session number is unknown.
+# HALF      the peer's number is known, and HELLO contains it; whether the peer knows ours is unknown.
+# UP        the peer knows our number: its HELLO had it, or a frame with the key of the pair arrived. Data can pass.
 # CLOSING   ``close`` was called: FIN follows the last byte and is not acknowledged yet. Received data is dropped.
-# ENDED     the other end closed or was reset, or the line is dead: received data can be read, then the end.
+# ENDED     the peer has closed or restarted, or the line is dead: received data can be read, then the end.
 #
 # - Data passes in UP and CLOSING only, so both ends agree on the pair before the first byte; sequence numbers start at
 #   0.
-# - In UP, a HELLO with another session number means that the other end was reset (CHANGED): the stream has ended. It is
+# - In UP, a HELLO with another session number means that the peer has restarted (CHANGED): the stream has ended. It is
 #   not answered before the stream is opened again.
-# - In UP, a HELLO that does not name us is ambiguous: it may be late, or the other end was reset and chose its old
-#   number. ASK resolves it: an end that has the stream answers ACK, one that has not answers RESET.
+# - In UP, a HELLO without our number is ambiguous: it may be late, or the peer has restarted and chosen its old number.
+#   ASK resolves it: an end that has the stream answers ACK, one without it answers RESET.
 # - RESET counts only with the key of our own frames. It is never answered.
 # - A frame with the key of our own frames is an echo and dropped; so is a HELLO with our own session number.
 # - ASK is sent after some silence; after ``dead_ms`` of silence the stream ends (DEAD).
-# - Every FIN is acknowledged, in ENDED as well, so that the end that closed learns of it.
+# - Every FIN is acknowledged, in ENDED as well, so that the closing end knows that it has arrived.
 
 IDLE = const(0)
 OPENING = const(1)
@@ -114,10 +114,10 @@ WHY_LINE = const(4)
 
 # Retransmission: go-back-N.
 #
-# Up to ``window`` frames are in flight. The receiver accepts frames in order only and reports how far it has come and
-# how many more it has room for (credit). After a NAK or a timeout everything unacknowledged is retransmitted. The
-# timeout follows the measured round trip (RFC 6298; retransmitted frames are not timed, Karn's rule) and doubles while
-# nothing is acknowledged.
+# Up to ``window`` frames are in flight. The receiver accepts frames in order only, and reports the next sequence number
+# and the number of frames that it has room for (credit). After a NAK or a timeout everything unacknowledged is
+# retransmitted. The timeout follows the measured round trip (RFC 6298; retransmitted frames are not timed, Karn's rule)
+# and doubles while nothing is acknowledged.
 
 _NONE = const(-1)
 #: Room in a slot for the overhead of joined small writes.
@@ -125,7 +125,7 @@ _JOINS = const(8)
 _MIN_RTO = const(40)
 _MAX_RTO = const(4000)
 _MIN_MARGIN = const(20)
-#: The timeout doubles up to here. A line that loses frames is not congested: waiting longer does not help.
+#: The upper limit of a doubled timeout. A line that loses frames is not congested: waiting longer does not help.
 _PATIENCE = const(1000)
 
 # Results of ``expired``.
@@ -135,10 +135,10 @@ BLOCKED = const(2)
 
 
 class Sender:
-    """A queue of up to ``window`` frames of up to ``payload`` bytes, with the timer of their retransmission.
+    """A queue of up to ``window`` frames of up to ``payload`` bytes, with the retransmission timer.
 
     Slot i of ``store`` begins at ``i * slot``: a byte for a delimiter, the stuffed payload up to ``end[i]``, and room
-    for the trailer. The ``queued`` frames from sequence number ``una`` on are in the slots from ``_head`` on; the first
+    for the trailer. The ``queued`` frames from sequence number ``una`` on are in the slots from ``_head`` on. The first
     ``flight`` of them were sent at least once, the first ``_sent`` since the sender last went back.
     """
 
@@ -152,7 +152,7 @@ class Sender:
         self.crc = array("H", bytes(2 * window))
         self.size = bytearray(window)
         self.kind = bytearray(window)
-        #: The slot that is being sent: it must not change.
+        #: The slot that is being sent, which must not change.
         self.busy = _NONE
         # Counters, modulo 2**29.
         self.frames = 0
@@ -165,20 +165,20 @@ class Sender:
         self._head = self.queued = self.flight = self._sent = 0
         self.una = 0
         self.credit = 0
-        #: The maximum payload that the other end accepts.
+        #: The maximum payload that the peer accepts, in bytes.
         self.limit = self.payload
-        # How many frames may be sent: after a timeout one, until it is acknowledged.
+        # The number of frames that may be sent: one after a timeout, until it is acknowledged.
         self._burst = self.window
-        # Round trip time times 8, its variation times 4, and the timeout computed from them, in ms. ``rto`` is the one
-        # in use: it doubles at each timeout.
+        # Eight times the round trip time, four times its variation, and the timeout computed from them, in ms. ``rto``
+        # is the current timeout, which doubles each time it expires.
         self._srtt = self._var = 0
         self._base = self.rto = rto_ms
-        # How many frames from ``una`` on are timed together (0: none), and since when.
+        # The number of frames from ``una`` on that are timed together (0: none), and the start time.
         self._timed = self._timed_at = 0
         self._timer_at = 0
 
     def write(self, buf: "Bytes", off: int, n: int, now: int) -> int:
-        """Enqueue up to ``n`` bytes of ``buf`` from ``off``; return their number."""
+        """Enqueue up to ``n`` bytes of ``buf`` from ``off``. Return their number."""
         taken = 0
         while taken < n:
             k = self._take(buf, off + taken, n - taken, now)
@@ -188,7 +188,7 @@ class Sender:
         return taken
 
     def _take(self, buf: "Bytes", off: int, n: int, now: int) -> int:
-        """Put bytes into the last frame if it was not sent yet, or into a new one; return their number."""
+        """Put bytes into the last frame if it was not sent yet, or into a new one. Return their number."""
         i = (self._head + self.queued - 1) % self.window
         room = self._room(i) if self.queued > self.flight else 0
         if room <= 0:
@@ -203,11 +203,11 @@ class Sender:
         return n
 
     def _room(self, i: int) -> int:
-        """Return how many bytes slot ``i`` has room for; joined pieces take more stuffing than one."""
+        """Return the free bytes of slot ``i``; joined pieces take more stuffing than one."""
         return min(self.limit - self.size[i], (i * self.slot + 1 + self._area - self.end[i]) * 33 // 34)
 
     def add(self, kind: int, now: int) -> int:
-        """Append an empty frame; return its slot, or -1 if none is free or the slot is still being sent."""
+        """Append an empty frame. Return its slot, or -1 if none is free or the slot is still being sent."""
         i = (self._head + self.queued) % self.window
         if self.queued == self.window or i == self.busy:
             return _NONE
@@ -244,10 +244,10 @@ class Sender:
         return self.una + sent & 0xFF
 
     def acknowledge(self, ack: int, credit: int, now: int) -> None:
-        """Apply an acknowledgement: the other end expects ``ack`` next and has room for ``credit`` frames."""
+        """Apply an acknowledgement: the peer expects ``ack`` next and has room for ``credit`` frames."""
         n = ack - self.una & 0xFF
         if n > self.flight:
-            # From a duplicate that is older than what we know.
+            # From a duplicate of an older acknowledgement.
             return
         self.credit = credit
         if n == 0:
@@ -258,8 +258,8 @@ class Sender:
         else:
             if self._timed:
                 self._timed -= n
-            # Back towards the measured value, but slowly: if the line has become slower, the timeout must outgrow the
-            # round trip so that one can be measured again.
+            # Approach the measured value, but slowly: if the line has become slower, the timeout must exceed the round
+            # trip so that one can be measured again.
             self.rto = max(self._base, self.rto - (self.rto >> 2))
         self.una = ack
         self._head = (self._head + n) % self.window
@@ -270,12 +270,12 @@ class Sender:
         self._timer_at = now
 
     def missed(self) -> None:
-        """Go back: the other end missed a frame."""
+        """Go back after the peer missed a frame."""
         self._sent = 0
         self._timed = 0
 
     def expired(self, now: int) -> int:
-        """Check the timeout: REPEAT after going back, BLOCKED if the other end had no room all the time, else WAIT."""
+        """Check the timeout. Return REPEAT after going back, BLOCKED if the peer has had no room since, else WAIT."""
         if not self.queued or self.left(now) > 0:
             return WAIT
         self._timer_at = now
@@ -305,10 +305,10 @@ class Sender:
         self.rto = self._base
 
 
-# Channels. The receiving half accepts frames in order, answers a gap with NAK, and delays an acknowledgement a little
-# so that it can travel with data.
+# Channels. The receiver accepts frames in order, answers a gap with NAK, and delays an acknowledgement a little so that
+# it can travel with data.
 
-#: After so many HELLOs with our own session number, assume that the other end has it and take another.
+#: After this number of HELLOs with our session number, assume that the peer has the same and choose another.
 _CLASHES = const(4)
 
 # When to send an acknowledgement.
@@ -321,8 +321,8 @@ class Channel:
     """One stream at a time, as a transport: ``open``, ``readinto``, ``write``, ``close``. None of them does I/O.
 
     ``state`` is one of the states above, ``why`` the reason for the end of the last stream. Counters, modulo 2**29:
-    ``streams`` that came up; frames ``received``; ``refused`` (duplicate, behind a gap, or no room); ``stale`` (of
-    another stream); ``echoes`` of our own.
+    ``streams`` that came up; frames ``received``; ``refused`` (duplicate, after a gap, or no room); ``stale`` (of
+    another stream); ``echoes`` of our own frames.
     """
 
     def __init__(self, link: "Link", number: int, session: int, window: int, payload: int):
@@ -334,10 +334,10 @@ class Channel:
         self.state = IDLE
         self.why = WHY_NOT
         self._opened = False
-        # Whether to open a stream after the one that is being closed.
+        # True if a stream is to be opened after the current one is closed.
         self._again = False
         self.sender = Sender(window, payload)
-        # Received and not read yet.
+        # Received bytes that are not read yet.
         self._ring = RingIO(window * payload)
         self._capacity = window * payload
         self._half = (window + 1) // 2
@@ -351,11 +351,11 @@ class Channel:
         self._clear()
 
     def _clear(self) -> None:
-        """Forget the stream."""
+        """Reset the state of the stream."""
         self.sender.clear(self._link.rto_ms)
         self.peer = 0
         self._key_out = self._key_in = _NONE
-        # Whether FIN still has to follow the written bytes.
+        # True if FIN must follow the written bytes.
         self._fin = False
         self._expected = 0
         self._ack = _NEVER
@@ -363,9 +363,9 @@ class Channel:
         # Frames received since the last acknowledgement, and the credit sent with it.
         self._unacked = 0
         self._granted = self.window
-        # How far beyond the gap the last frame was, 0 without a gap.
+        # The distance of the last frame from the gap, 0 without a gap.
         self._gap = 0
-        # Due at once: NAK, ASK, HELLO.
+        # Frames to send at once: NAK, ASK, HELLO.
         self._nak = self._ask = self._hello = False
         self._hello_at = self._heard_at = self._asked_at = self._closed_at = 0
         self._clashes = 0
@@ -373,7 +373,7 @@ class Channel:
     # ---- transport ------------------------------------------------------------------------------------------------
 
     def open(self) -> None:
-        """Open a stream, after the end of the current one. It is up when the other end has opened one as well."""
+        """Open a stream, after the end of the current one. It is up once the peer has opened one as well."""
         if self.state == UP:
             self.close()
         if self.state == CLOSING:
@@ -389,10 +389,10 @@ class Channel:
             self._step(OPEN)
 
     def readinto(self, buf: "bytearray | memoryview", n: int) -> int | None:
-        """Read at most ``n`` (1 or more) bytes to the start of ``buf``; return their number, None if there are none
-        now.
+        """Read at most ``n`` (1 or more) bytes to the start of ``buf``. Return their number.
 
-        0 if the stream has ended and everything was read. Raises OSError (ENOTCONN) without a stream.
+        None if there are none now; 0 if the stream has ended and everything was read. Raises OSError (ENOTCONN) without
+        a stream.
         """
         ring = self._ring
         if ring.any():
@@ -408,13 +408,13 @@ class Channel:
         raise OSError(ENOTCONN)
 
     def write(self, buf: "Bytes", off: int, n: int) -> int | None:
-        """Write up to ``n`` bytes of ``buf`` from ``off``; return their number.
+        """Write up to ``n`` bytes of ``buf`` from ``off``. Return their number.
 
         None if the window is full or the stream is not up yet. Raises OSError: ECONNRESET after the end of the stream,
         ENOTCONN without a stream.
         """
         if off < 0 or n < 0 or off + n > len(buf):
-            raise ValueError("the range is not in the buffer")
+            raise ValueError("off and n exceed the buffer: need 0 <= off, 0 <= n and off + n <= len(buf)")
         state = self.state
         if state == UP:
             return self.sender.write(buf, off, n, self._link.now) or None
@@ -423,7 +423,7 @@ class Channel:
         raise OSError(ECONNRESET if state == ENDED else ENOTCONN)
 
     def close(self) -> None:
-        """End the stream behind the written bytes, which the other end can still read. Unread bytes are dropped."""
+        """End the stream after the written bytes, which the peer can still read. Unread bytes are dropped."""
         if self.state == UP:
             self._fin = True
             self._closed_at = self._link.now
@@ -438,7 +438,7 @@ class Channel:
     # ---- sending -----------------------------------------------------------------------------------------------------
 
     def next(self) -> bool:
-        """Put the next frame on the line; return whether there was one."""
+        """Put the next frame on the line. Return whether there was one."""
         if self._reset_key >= 0:
             self._control(RESET, 0, 0, 0, self._reset_key)
             self._reset_key = _NONE
@@ -471,7 +471,7 @@ class Channel:
         return True
 
     def _send(self) -> bool:
-        """Put the next frame of the stream on the line; return whether there was one."""
+        """Put the next frame of the stream on the line. Return whether there was one."""
         link = self._link
         sender = self.sender
         if self._fin and sender.add(FIN, link.now) >= 0:
@@ -500,7 +500,7 @@ class Channel:
         link.put(out, 0, close_frame(link.trailer, crc16(link.names, 0, n, INIT), out, end))
 
     def _acknowledged(self) -> int:
-        """Record that an acknowledgement is sent; return its credit."""
+        """Record that an acknowledgement is sent. Return its credit."""
         self._ack = _NEVER
         self._unacked = 0
         self._nak = False
@@ -508,7 +508,7 @@ class Channel:
         return self._granted
 
     def _grant(self) -> int:
-        """Return the number of maximum-size frames that there is room for."""
+        """Return the number of maximum-size frames that fit into the free space."""
         return (self._capacity - self._ring.any()) // self.payload
 
     def _waited(self) -> bool:
@@ -527,7 +527,7 @@ class Channel:
         if quiet >= link.dead_ms:
             self._over(DEAD, WHY_DEAD)
         elif self.state == CLOSING and (now - self._closed_at) & TICKS_MASK >= link.dead_ms:
-            # The other end lives and does not read. It gets no more, and RESET if it asks.
+            # The peer is alive but does not read. It gets no more data, and RESET if it sends ASK.
             self._step(DONE)
         else:
             if quiet >= link.keep_ms and (now - self._asked_at) & TICKS_MASK >= link.keep_ms:
@@ -593,7 +593,7 @@ class Channel:
             self.sender.credit = window
             self.sender.limit = min(self.payload, buf[2])
             if named:
-                # The other end waits for a frame that proves it.
+                # The peer waits for a frame with the key.
                 self._up()
                 self._ack = _NOW
             else:
@@ -607,11 +607,11 @@ class Channel:
             else:
                 self._ask = True
         elif state == IDLE:
-            # For an end that opens a channel only when its peer has.
+            # Used by an end that opens a channel only after its peer.
             self.peer = session
 
     def _clash(self) -> None:
-        """Handle a HELLO with our session number: an echo, or the other end chose the same number."""
+        """Handle a HELLO with our session number: an echo, or the peer chose the same number."""
         self.echoes = self.echoes + 1 & COUNT_MASK
         self._clashes += 1
         if self._clashes == _CLASHES and IDLE < self.state < UP:
@@ -638,10 +638,10 @@ class Channel:
         if ahead or (kind == DATA and n > self._capacity - self._ring.any()):
             self.refused = self.refused + 1 & COUNT_MASK
             if ahead == 0 or ahead > 127:
-                # No room; or a duplicate, because our acknowledgement was lost.
+                # No room, or a duplicate because the acknowledgement was lost.
                 self._ack = _NOW
             else:
-                # Once for a gap, and again if the other end went back and the first frames were lost again.
+                # Once for each gap, and again if the peer went back and the first frames were lost again.
                 if self._gap == 0 or ahead <= self._gap:
                     self._nak = True
                 self._gap = ahead
@@ -683,7 +683,7 @@ class Channel:
         state = NEXT[self.state * EVENTS + event]
         self.state = state
         if state == IDLE or (state == ENDED and event != FINISHED):
-            # From here on frames of this stream are stale. After FIN they are not: each FIN is acknowledged.
+            # From now on frames of this stream are stale. After FIN they are not: each FIN is acknowledged.
             self._key_in = self._key_out = _NONE
             self._ack = _NEVER
             self._nak = self._ask = False
@@ -701,10 +701,10 @@ class Channel:
 class Link:
     """One end of a line.
 
-    - ``session``: 1 to 65535; it must differ from those of earlier boots: a random number, or a counter in flash.
-    - ``channels``: streams that share the line, in turn.
+    - ``session``: 1 to 65535. It must differ from those of earlier boots: use a random number, or a counter in flash.
+    - ``channels``: streams that share the line, served in rotation.
     - ``window``, ``payload``: frames and bytes per frame that each channel buffers in either direction, about
-      ``2 * window * payload`` bytes of memory. The other end may have other values.
+      ``2 * window * payload`` bytes of memory. The peer may have other values.
     - Times in ms: HELLO is repeated every ``hello_ms``; an acknowledgement waits ``ack_ms`` for data; ``rto_ms`` is the
       timeout before a round trip is measured; ``keep_ms`` of silence lead to an ASK, ``dead_ms`` end the stream.
     """
@@ -723,10 +723,11 @@ class Link:
         dead_ms: int = 10000,
     ):
         if not 0 < session <= 0xFFFF:
-            raise ValueError("a session number is 1 to 65535")
+            raise ValueError("session %r: need 1 to 65535" % session)
         if not 0 < channels <= CHANNELS or not 0 < window <= WINDOW or not 0 < payload <= PAYLOAD:
             raise ValueError(
-                "a link has 1 to 8 channels, a window of 1 to 64 and a payload of 1 to 240 bytes"
+                "channels %r, window %r, payload %r: need 1 to 8, 1 to 64 and 1 to 240 bytes"
+                % (channels, window, payload)
             )
         self.hello_ms = hello_ms
         self.ack_ms = ack_ms
@@ -735,7 +736,7 @@ class Link:
         self.dead_ms = dead_ms
         self.now = 0
         self._in = Unstuffer(PAYLOAD + TRAILER)
-        # For the channels, which build frames in them.
+        # Shared by the channels, which build frames in them.
         self.trailer = bytearray(TRAILER)
         self.names = bytearray(4)
         self.control = bytearray(frame_size(4))
@@ -767,7 +768,7 @@ class Link:
         return ms
 
     def feed(self, buf: "Bytes", at: int, n: int, now_ms: int) -> None:
-        """Handle ``n`` received bytes at ``buf[at]``. Never raises."""
+        """Handle ``n`` received bytes at ``buf[at]``. Never raises an exception."""
         self.now = now_ms
         self.bytes_in = self.bytes_in + n & COUNT_MASK
         rx = self._in
@@ -806,14 +807,14 @@ class Link:
         return 0
 
     def sent(self, n: int) -> None:
-        """Record that the line took ``n`` bytes."""
+        """Record that the line accepted ``n`` bytes."""
         self.out_at += n
         self.bytes_out = self.bytes_out + n & COUNT_MASK
         if self.out_at == self.out_end:
             self._free()
 
     def lost(self) -> None:
-        """End every stream and forget partial frames: the line was lost or is replaced."""
+        """End every stream and discard partial frames after the line was lost or replaced."""
         self._in.reset()
         self.out_at = self.out_end = 0
         self._pause = True
@@ -823,9 +824,9 @@ class Link:
     # ---- for the channels --------------------------------------------------------------------------------------------
 
     def put(self, buf: bytearray, at: int, end: int) -> None:
-        """Put ``buf[at:end]`` on the line. Its first byte is a delimiter, which is sent after a pause only.
+        """Put ``buf[at:end]`` on the line. Its first byte is a delimiter, which is sent only after a pause.
 
-        It separates the frame from noise and printed text.
+        The delimiter separates the frame from noise and printed text.
         """
         buf[at] = 0
         self.out_buf = buf

@@ -1,11 +1,11 @@
-"""Acknowledgement of MQTT messages by the application instead of by the return of ``on_message``.
+"""Let the application acknowledge MQTT messages, instead of the return of ``on_message``.
 
     acks = ManualAck(client.session)
     client.on_message = lambda packet: waiting.append((packet.packet_id, packet.qos(), client.session.epoch))
     ...
     acks.acknowledge(*waiting.pop(0))
 
-The acknowledgement leaves with the next poll. Nothing here allocates after construction.
+The next poll sends the acknowledgement. Nothing here allocates after construction.
 """
 
 from array import array
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from headwater.mqtt.packets import Packet
     from headwater.mqtt.session import Session
 
-#: What ``on_message`` returns for a message at QoS 1 or 2 that the application acknowledges later.
+#: Returned by ``on_message`` for a message at QoS 1 or 2 that the application acknowledges later.
 KEEP = "keep"
 
 _PUBACK = const(4)
@@ -31,21 +31,21 @@ _ACK_SIZE = const(4)
 # An acknowledgement with a reason code (5.0); those from 0x80 on are errors.
 _LONG_ACK = const(5)
 _ERROR = const(0x80)
-# States of an open QoS 2 identifier: delivered, and not acknowledged by the application; answered with PUBREC;
-# delivered, and received again on this connection before the application acknowledged it.
+# States of a QoS 2 identifier: delivered and not acknowledged by the application; answered with PUBREC; delivered, and
+# received again on this connection before the application acknowledged it.
 _DELIVERED = const(1)
 _ANSWERED = const(2)
 _REPEATED = const(3)
-# Instead of a place among the QoS 2 identifiers: a message at QoS 1.
+# Replaces the place of a QoS 2 identifier for a message at QoS 1.
 _QOS_1 = const(-1)
 
 
 class ManualAck:
     """Lets the application acknowledge the messages of ``session``.
 
-    With ``automatic`` a message is acknowledged when ``on_message`` returns, unless that returns ``KEEP``. With
-    ``defer_excess_qos2`` a message at QoS 2 that finds no place does not end the connection: neither it nor any message
-    at QoS 2 behind it is taken (``excess`` counts them), until the next connection brings them again.
+    With ``automatic`` a message is acknowledged when ``on_message`` returns, unless it returns ``KEEP``. With
+    ``defer_excess_qos2`` a QoS 2 message without a free place does not break the connection. Instead, it and all later
+    QoS 2 messages are ignored (counted in ``excess``) until the server retransmits them on the next connection.
     """
 
     def __init__(self, session: "Session", automatic: bool = False, defer_excess_qos2: bool = False):
@@ -54,7 +54,7 @@ class ManualAck:
         self.defer_excess_qos2 = defer_excess_qos2
         self.excess = 0
         ids = session.open_ids
-        # By place of the identifier: its state, and the epoch in which it was opened.
+        # By place of the identifier: its state, and the epoch in which it was received.
         self._states = bytearray(session.receive_window)
         self._epochs = array("I", [0] * session.receive_window)
         for i in range(len(ids)):
@@ -63,14 +63,14 @@ class ManualAck:
         session.acks = self
 
     def begin(self) -> None:
-        """A new connection begins."""
+        """Reset the state of the previous connection."""
         self.excess = 0
         for i in range(len(self._states)):
             if self._states[i] == _REPEATED:
                 self._states[i] = _DELIVERED
 
     def take(self, p: "Packet") -> int:
-        """Take a message: as the session does without this."""
+        """Deliver a message. Return 0, E_RX_WINDOW or LATER (see ``Session._take``)."""
         s = self.session
         i = _QOS_1
         if p.head & 6 == 0:
@@ -89,9 +89,9 @@ class ManualAck:
         return 0
 
     def end_large(self, end: "Callable[[bool], None] | None") -> int:
-        """Take a message larger than the receive buffer, all of which has passed: 0 or E_RX_WINDOW.
+        """Finish a message larger than the receive buffer. Return 0 or E_RX_WINDOW.
 
-        ``end`` tells the sink that has taken it.
+        ``end(complete)`` ends the message at its sink.
         """
         i = _QOS_1
         s = self.session
@@ -109,12 +109,12 @@ class ManualAck:
         return 0
 
     def leaves(self) -> bool:
-        """Count a message at QoS 2 that finds no place: whether the connection goes on."""
+        """Count a QoS 2 message without a free place. Return whether the connection may continue."""
         self.excess += self.defer_excess_qos2
         return self.defer_excess_qos2
 
     def _open(self, packet_id: int) -> int:
-        """Open a QoS 2 identifier: as ``Session.open_qos2``."""
+        """Record a QoS 2 identifier. Return its place, REPETITION or E_RX_WINDOW (see ``Session.open_qos2``)."""
         s = self.session
         i = s.open_qos2(packet_id, self.excess > 0)
         if i >= 0:
@@ -132,11 +132,12 @@ class ManualAck:
     def _deliver(
         self, handler: "Callable[..., object] | None", message: object, i: int, packet_id: int, answer: bool
     ) -> None:
-        """As ``session.deliver``; ``answer``: acknowledge it, unless the handler returns ``KEEP``."""
+        """Deliver a message (see ``session.deliver``). If ``answer``, acknowledge it unless the handler returns
+        ``KEEP``."""
         s = self.session
         epoch = s.epoch
         if i < 0:
-            # Until its PUBACK; the handler may acknowledge it.
+            # Counts until PUBACK is sent; the handler may acknowledge the message.
             s.unanswered += 1
         if handler is not None:
             s.tx_size -= _ACK_SIZE
@@ -144,7 +145,7 @@ class ManualAck:
                 if handler(message) == KEEP:
                     answer = False
             except BaseException:
-                # Unless it was acknowledged first.
+                # Unless the message was acknowledged first.
                 if (
                     i >= 0
                     and s.open_ids[i] == packet_id
@@ -159,7 +160,7 @@ class ManualAck:
         if not answer:
             return
         if s.epoch != epoch:
-            # Its connection is over. At QoS 1 the peer retransmits it; at QoS 2 the duplicate is answered.
+            # The connection has ended. At QoS 1 the peer retransmits the message; at QoS 2 its duplicate is answered.
             if i >= 0 and self.acknowledge(packet_id, 2, epoch) <= errors.E_AGAIN:
                 self._states[i] = _ANSWERED
         elif i >= 0:
@@ -170,12 +171,13 @@ class ManualAck:
             put_ack(s, _PUBACK, packet_id)
 
     def acknowledge(self, packet_id: int, qos: int, epoch: int, code: int = 0) -> int:
-        """Acknowledge a message; ``epoch`` is the session's when the message arrived.
+        """Acknowledge a message; ``epoch`` is that of the session when the message arrived. Return 0 or an error.
 
-        Acknowledge in the order of arrival (4.6). At 5.0 a reason ``code`` from 0x80 on refuses the message, and its
-        sender gives it up. 0; E_QOS; E_AGAIN if the transmit buffer is full for now; E_STATE for a QoS 1 message of an
-        earlier connection (the peer retransmits it) or a refusal of any such message; E_UNKNOWN_ID for what is no
-        packet identifier, or at QoS 2 is not unacknowledged; E_ARGUMENT for a reason code that is none of PUBACK's.
+        Acknowledge messages in the order of arrival (4.6). At 5.0 a reason ``code`` from 0x80 on refuses the message,
+        and its sender discards it. Errors: E_QOS; E_AGAIN if the transmit buffer is full for now; E_STATE for a QoS 1
+        message of an earlier connection (the peer retransmits it) or a refusal of any such message; E_UNKNOWN_ID for an
+        invalid packet identifier, or one without an unacknowledged QoS 2 message; E_ARGUMENT for a reason code that
+        PUBACK does not allow.
         """
         s = self.session
         if qos != 1 and qos != 2:
@@ -190,7 +192,7 @@ class ManualAck:
             if i < 0 or self._epochs[i] != epoch or self._states[i] == _ANSWERED:
                 return errors.E_UNKNOWN_ID
             if code == 0 and (s.state != ONLINE or (epoch != s.epoch and self._states[i] != _REPEATED)):
-                # Its duplicate will be answered at once.
+                # The duplicate will be answered at once.
                 if s.record_qos2(packet_id):
                     return errors.E_STORE
                 self._states[i] = _ANSWERED
@@ -204,7 +206,7 @@ class ManualAck:
                 s.unanswered -= 1
             put_ack(s, _PUBACK, packet_id, code)
         elif code >= _ERROR:
-            # What arrives under this identifier is another message (4.3.3).
+            # Another PUBLISH with this identifier is a new message (4.3.3).
             s.close_qos2(i)
             put_ack(s, _PUBREC, packet_id, code)
         else:

@@ -1,7 +1,6 @@
-"""A server's end of one connection (MQTT 3.1.1): what the gateway speaks to its serial boards, and tests to a
-client.
+"""The server's session of one MQTT connection, used by the gateway for serial boards and by tests of clients.
 
-It keeps one client's session. Routing between clients is not its affair.
+It keeps the session of one client and does no routing between clients.
 """
 
 from headwater import errors
@@ -36,27 +35,28 @@ if TYPE_CHECKING:
     from headwater.mqtt.packets import Packet
     from headwater.types import Bytes, NameCheck, Outbox
 
-#: What ``on_connect`` answers to take a client back into its session; 0 takes it into a new one.
+#: Returned by ``on_connect`` to resume the client's session; 0 starts a new one.
 SESSION_PRESENT = const(256)
 _MAX_FILTERS = const(64)
-# UNSUBACK before 5.0, and SUBACK without its codes.
+# Sizes of UNSUBACK before 5.0, and of SUBACK without its codes.
 _UNSUBACK_SIZE = const(4)
 _SUBACK_HEAD = const(4)
-# Of 5.0: Client Identifier not valid; Continue authentication; an empty property block.
+# MQTT 5.0: Client Identifier not valid; Continue authentication; an empty property block.
 _BAD_CLIENT_ID_5 = const(0x85)
 _CONTINUE_AUTHENTICATION = const(0x18)
 _NO_PROPERTIES = b"\x00"
 
 
 class ServerSession(Session):
-    """A server's end of a connection. ``listen`` when a transport is there; CONNECT must come within
+    """The server's session of a connection. Call ``listen`` for each transport; CONNECT must arrive within
     ``response_ms``.
 
-    ``on_connect(connect, packet)`` decides: 0 (a new session), SESSION_PRESENT, or a return code of 3.2.2.3.
-    Without it, everyone is taken, into the kept session unless the client asks for a clean one.
-    ``on_subscribe(packet, qos)`` is asked for each filter (``packet.topic_bytes()``): 0, 1, 2 or 0x80;
-    ``on_unsubscribe(packet)`` is told. ``connect_packet`` keeps CONNECT's fields, which are offsets into the
-    buffer and valid only during ``on_connect``. ``graceful``: the client said DISCONNECT: no will (3.14.4).
+    ``on_connect(connect, packet)`` returns 0 (accept with a new session), SESSION_PRESENT (accept and resume), or a
+    return code of 3.2.2.3. Without it every client is accepted, and its session is resumed unless it requests a clean
+    one. ``on_subscribe(packet, qos)`` is called for each filter (``packet.topic_bytes()``) and returns 0, 1, 2 or 0x80;
+    ``on_unsubscribe(packet)`` is called for each filter of UNSUBSCRIBE. ``connect_packet`` has CONNECT's fields, which
+    are offsets into the buffer and valid only during ``on_connect``. ``graceful`` is True if the client has sent
+    DISCONNECT, which removes the will (3.14.4).
     """
 
     def __init__(
@@ -99,14 +99,16 @@ class ServerSession(Session):
     def use_version(
         self, takes: "tuple[int, ...]", handlers: "tuple[Callable[[Any, Any], int], ...]", connect: Connect
     ) -> None:
-        """Speak another version than 3.1.1: the packet types that may arrive by state, their handlers, and the cursor
-        of CONNECT. Called by the version's ``attach``."""
+        """Select another version than 3.1.1. Called by the version's ``attach``.
+
+        Sets the packet types that each state accepts, their handlers, and the cursor of CONNECT.
+        """
         self.takes = takes
         self.handlers = handlers
         self.connect_packet = connect
 
     def listen(self, now_ms: int) -> None:
-        """A transport is there: wait for CONNECT."""
+        """Start over a new transport and wait for CONNECT."""
         if self.v5 is not None:
             self.v5.listening()
         self.begin(now_ms)
@@ -114,26 +116,26 @@ class ServerSession(Session):
         self.event(OPEN)
 
     def _is_silent(self, now_ms: int) -> bool:
-        """Whether nothing has come for one and a half keep-alives (3.1.2.10)."""
+        """Return whether nothing has arrived for one and a half keep-alives (3.1.2.10)."""
         return (now_ms - self.rx_time) & TICKS_MASK >= self.keep_alive * 1500
 
     def decide(self, p: "Packet") -> int:
-        """Ask the application what becomes of a CONNECT that is well-formed."""
+        """Pass a well-formed CONNECT to the application, and act on its decision. Return 0 or an error."""
         if self.on_connect is None:
             return self.accept(self.has_session)
         epoch = self.epoch
         code = self.on_connect(self.connect_packet, p)
         if self.epoch != epoch:
-            # The connection is over: there is nobody to answer.
+            # The connection has ended, so there is no client to answer.
             return 0
         return self.refuse_connect(code) if 0 < code < SESSION_PRESENT else self.accept(code > 0)
 
     def accept(self, present: bool) -> int:
-        """Take the client, into the session that was kept if it is ``present``."""
+        """Accept the client, and resume the stored session if ``present``. Return 0 or an error."""
         c = self.connect_packet
         if self.v5 is not None and not self.v5.accepts_connect():
             return self.refuse_connect(_BAD_CLIENT_ID_5)
-        # A clean session begins anew, whatever was kept (3.2.2.2).
+        # A clean start discards a stored session (3.2.2.2).
         present = present and not c.clean_start()
         if not present:
             self.outbox.clear()
@@ -145,7 +147,7 @@ class ServerSession(Session):
         return 0
 
     def refuse_connect(self, code: int) -> int:
-        """Answer CONNECT with a code that refuses, or at 5.0 with AUTH: 0 or an error."""
+        """Send CONNACK with a refusing code, or AUTH at 5.0. Return 0 or an error."""
         if self.v5 is not None and code == _CONTINUE_AUTHENTICATION:
             return self.v5.ask_auth(code)  # type: ignore[no-any-return]
         self._put_connack(False, code)
@@ -157,7 +159,7 @@ class ServerSession(Session):
         self.tx_end = encode_connack(self.tx, 0, self.tx_size, present, code, block)
 
     def answer_filters(self, p: "Packet") -> int:
-        """Ask the application about each filter, and send its codes."""
+        """Pass each filter to the application, and send the resulting codes. Return 0, LATER or E_RX_TOO_LARGE."""
         size = p.code + (_SUBACK_HEAD if self.v5 is None else _SUBACK_HEAD + 1)
         if p.code > _MAX_FILTERS or size > len(self.tx):
             return errors.E_RX_TOO_LARGE
@@ -166,7 +168,7 @@ class ServerSession(Session):
         packet_id = p.packet_id
         n = 0
         epoch = self.epoch
-        # The handler may send what is retained: room for the answer is kept.
+        # The handler may send retained messages: room for the answer is reserved.
         self.tx_size -= size
         try:
             qos = next_filter(p)
@@ -185,28 +187,29 @@ class ServerSession(Session):
         if self.v5 is None:
             self.tx_end = encode_suback(self.tx, self.tx_end, self.tx_size, packet_id, codes)
             return
-        # SUBACK or UNSUBACK: the type behind the request's.
+        # SUBACK or UNSUBACK: one more than the type of the request.
         self.tx_end = encode_suback(
             self.tx, self.tx_end, self.tx_size, packet_id, codes, _NO_PROPERTIES, (self.packet.head >> 4) + 1
         )
 
     def _grant(self, p: "Packet", qos: int) -> int:
-        """SUBACK's code for one filter; at 5.0 also UNSUBACK's."""
+        """Return SUBACK's code for one filter; at 5.0 also UNSUBACK's."""
         if self.v5 is not None:
             return self.v5.grant(p, qos)  # type: ignore[no-any-return]
         return self.on_subscribe(p, qos) if self.on_subscribe is not None else qos
 
     def disconnect(self, code: int = 0, properties: "Bytes" = b"") -> int:
-        """Queue DISCONNECT with a reason code: as ``Session``. E_STATE before 5.0, where a server does not send it."""
+        """Queue DISCONNECT with a reason code. Return 0, an error, or E_STATE before 5.0, where a server does not send
+        it."""
         return errors.E_STATE if self.v5 is None else super().disconnect(code, properties)
 
     def closing(self) -> bool:
-        """Whether the transport is to be closed once ``out`` is 0."""
+        """Return whether the transport must be closed once ``out`` returns 0."""
         return self.state == CLOSING
 
 
 def on_connect(s: ServerSession, p: "Packet") -> int:
-    """CONNECT."""
+    """Handle CONNECT."""
     c = s.connect_packet
     bad = decode_connect(p, c)
     if bad == errors.E_PROTOCOL and c.level >= 0:
@@ -219,12 +222,12 @@ def on_connect(s: ServerSession, p: "Packet") -> int:
 
 
 def on_subscribe(s: ServerSession, p: "Packet") -> int:
-    """SUBSCRIBE; at 5.0 also UNSUBSCRIBE, whose answer has codes as well."""
+    """Handle SUBSCRIBE; at 5.0 also UNSUBSCRIBE, whose answer has codes as well."""
     return decode_subscribe(p) or s.answer_filters(p)
 
 
 def on_unsubscribe(s: ServerSession, p: "Packet") -> int:
-    """UNSUBSCRIBE before 5.0."""
+    """Handle UNSUBSCRIBE before 5.0."""
     bad = decode_subscribe(p)
     if bad:
         return bad
@@ -245,19 +248,19 @@ def on_unsubscribe(s: ServerSession, p: "Packet") -> int:
 
 
 def on_pingreq(s: ServerSession, p: "Packet") -> int:
-    """PINGREQ."""
+    """Handle PINGREQ."""
     s.tx_end = encode_bare(s.tx, s.tx_end, s.tx_size, spec.PINGRESP)
     return 0
 
 
 def on_disconnect(s: ServerSession, p: "Packet") -> int:
-    """DISCONNECT."""
+    """Handle DISCONNECT."""
     s.graceful = True
     s.event(FINISH)
     return 0
 
 
-#: What a server does with a packet, by type.
+#: The server's handler of each packet type.
 SERVER_HANDLERS = (
     refuse,
     on_connect,

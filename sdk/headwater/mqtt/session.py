@@ -1,29 +1,29 @@
-"""MQTT sessions: what both ends of a connection do (``Session``), and the client's end (``ClientSession``).
+"""MQTT sessions: the common base of client and server (``Session``), and the client's session (``ClientSession``).
 
-A session does no I/O and knows no clock. Its caller
+A session does no I/O and reads no clock. Its caller
 
 - reads at most ``rx.room`` bytes to the start of ``rx.view`` (after ``rx.window()``) and calls ``feed(n)``;
-- sends ``out_buf[out_at : out_at + n]``, n from ``out()``, and calls ``sent(k)`` with how many were taken;
-- calls ``poll(now_ms)`` a few times a second, and drops the transport on a negative answer of any of these.
+- sends ``out_buf[out_at : out_at + n]``, n from ``out()``, and calls ``sent(k)`` with the number of bytes accepted;
+- calls ``poll(now_ms)`` a few times a second, and closes the transport if any of these returns a negative status.
 
-After an error of the peer the state is ERROR: ``feed`` and ``out`` return the same code again and do nothing.
+After a protocol error of the peer the state is ERROR: ``feed`` and ``out`` return the same code and do nothing.
 Publishing, receiving, acknowledging, retransmitting and keep-alive allocate nothing.
 
-In CONNECTING only CONNACK (client) or CONNECT (server) may arrive [3.1.0-1, 3.2.0-1]; in ONLINE a second one is wrong
-[3.1.0-2]. In CLOSING the last packet, DISCONNECT or a CONNACK that refuses, is being sent; what arrives is not parsed
-[3.14.4-2]. ``headwater.connection`` has the states, ``docs/mqtt-session.md`` the diagrams drawn from both.
+In CONNECTING only CONNACK (client) or CONNECT (server) may arrive [3.1.0-1, 3.2.0-1]; in ONLINE a second one is an
+error [3.1.0-2]. In CLOSING the last packet, DISCONNECT or a refusing CONNACK, is being sent, and received bytes are
+ignored [3.14.4-2]. ``headwater.connection`` defines the states; ``docs/mqtt-session.md`` has the diagrams.
 
-Delivery of what we publish at QoS 1 and 2 [4.3.2, 4.3.3]:
+Delivery of published messages at QoS 1 and 2 [4.3.2, 4.3.3]:
 
-- AT1: PUBLISH (QoS 1) is stored; PUBACK ends it.
+- AT1: PUBLISH (QoS 1) is stored; PUBACK completes it.
 - AT2: PUBLISH (QoS 2) is stored; PUBREC moves it to REL.
-- REL: PUBREL is to be sent, or was; PUBCOMP ends it. PUBREC again means that the peer did not get our PUBREL: it is
-  retransmitted.
-- DONE: acknowledged; its place is free once everything older is acknowledged.
+- REL: PUBREL is sent or queued; PUBCOMP completes it. A second PUBREC means that the peer has not received PUBREL: it
+  is retransmitted.
+- DONE: acknowledged; the slot is free once all older messages are acknowledged.
 
-An acknowledgement for a packet identifier that is not in flight is STRAY: counted and otherwise ignored, because after
-a lost session it is nobody's error; a stray PUBREC is still answered with PUBREL, so that the peer can forget the
-identifier. One of the wrong kind for the QoS of its message is the peer's error: WRONG.
+An acknowledgement of a packet identifier that is not in flight is STRAY. It is counted and otherwise ignored, because
+after a lost session it is no protocol error. A stray PUBREC is still answered with PUBREL, so that the peer can release
+the identifier. An acknowledgement of the wrong type for the QoS of its message is a protocol error: WRONG.
 
 No class here has a property: MicroPython would then look through all its bases at every store of an attribute, which
 costs eight times the store.
@@ -74,7 +74,7 @@ if TYPE_CHECKING:
 
     from headwater.types import Bytes, NameCheck, Outbox
 
-#: The packet types that may arrive, a bit each, by state: at a client, and at a server.
+#: The packet types that each state accepts, one bit for each type: at a client, and at a server.
 CLIENT_TAKES = (0, 1 << 2, 1 << 3 | 1 << 4 | 1 << 5 | 1 << 6 | 1 << 7 | 1 << 9 | 1 << 11 | 1 << 13, 0, 0)
 SERVER_TAKES = (
     0,
@@ -84,8 +84,8 @@ SERVER_TAKES = (
     0,
 )
 
-#: The next state of a message: ``DELIVERY[state * 4 + type - 4]`` for PUBACK (4), PUBREC (5), PUBREL (not
-#: ours) and PUBCOMP (7).
+#: The next state of a message: ``DELIVERY[state * 4 + type - 4]`` for PUBACK (4), PUBREC (5), PUBREL (unused) and
+#: PUBCOMP (7).
 DELIVERY = (
     # PUBACK PUBREC - PUBCOMP
     b"\x05\x05\x05\x05"  # FREE
@@ -104,13 +104,13 @@ _ACK_SIZE = const(4)
 _PUBACK_HEAD = const(0x40)
 # Packet Identifier not found (5.0, 2.4).
 _NOT_FOUND = const(0x92)
-# In ``takes``: the bit of PUBLISH. Where it is taken, PUBACK is.
+# In ``takes``: the bit of PUBLISH. States that accept PUBLISH accept PUBACK.
 _TAKES_PUBLISH = const(8)
 _DUP = const(8)
 _MAX_PACKET = const(268435460)
-# CONNECT alone takes 14 bytes.
+# CONNECT needs at least 14 bytes.
 _SMALLEST = const(16)
-# As in ``connection``; a constant costs less than a name.
+# Copies of constants of ``connection``: a constant costs less than a name.
 _FREE = const(0)
 _AT1 = const(1)
 _AT2 = const(2)
@@ -120,38 +120,37 @@ _WRONG = const(6)
 _ONLINE = const(2)
 # The longest packet whose remaining length has one byte.
 _SHORT = const(129)
-# Bits of ``opened_now``: opened on this connection; its handler is running; received again meanwhile.
+# Bits of ``opened_now``: received on this connection; its handler is running; received again meanwhile.
 _OPENED = const(1)
 _RUNNING = const(2)
 _REPEATED = const(4)
-#: Instead of a place among the QoS 2 identifiers: its message is here already.
+#: Returned instead of a place for a QoS 2 identifier: the message is a duplicate.
 REPETITION = const(-1)
-#: What a handler answers when its packet is to be taken again later.
+#: Returned by a handler to process its packet again later.
 LATER = const(1)
 _SUBACK = const(9)
 _UNSUBACK = const(11)
 _PINGREQ = const(12)
 _DISCONNECT = const(14)
 _SUBSCRIBE_FAILED = const(0x80)
-# A property block of 5.0 that is empty.
+# An empty property block (5.0).
 _NO_PROPERTIES = b"\x00"
 _REQUESTS = const(8)
 _GENERATIONS = const(31)
 
 
 class Session(Endpoint):
-    """One end of a connection: ``ClientSession`` or ``server.ServerSession``.
+    """The common part of ``ClientSession`` and ``server.ServerSession``.
 
-    ``on_message(packet)`` is called for each message, with the reusable cursor: copy what must outlive the
-    call. A message at QoS 1 or 2 is acknowledged when the call returns; with ``headwater.mqtt.manual_ack`` the
-    application does it. A message whose handler raises is not acknowledged: the exception passes through ``feed``, and
-    the next ``feed(0)`` continues behind the message.
+    ``on_message(packet)`` is called for each message with a reusable cursor: copy what must outlive the call. A message
+    at QoS 1 or 2 is acknowledged when the call returns; with ``headwater.mqtt.manual_ack`` the application acknowledges
+    it. A message whose handler raises is not acknowledged: the exception passes through ``feed``, and the next
+    ``feed(0)`` continues after the message.
 
     Messages larger than the receive buffer are skipped: acknowledged, counted in ``skipped``, not delivered. With
-    ``headwater.streaming`` they go to a sink, in pieces.
+    ``headwater.streaming`` they are passed to a sink in pieces.
 
-    ``on_delivered(packet_id)`` is called when a message of ours at QoS 1 or 2 has been acknowledged to its
-    end.
+    ``on_delivered(packet_id)`` is called when a published message at QoS 1 or 2 is completely acknowledged.
     """
 
     def __init__(
@@ -166,24 +165,24 @@ class Session(Endpoint):
         version: "Any" = None,
     ):
         if tx_size < _SMALLEST:
-            raise ValueError("the transmit buffer needs at least 16 bytes")
+            raise ValueError("tx_size %r: need at least 16 bytes" % tx_size)
         super().__init__(rx, tx_size, outbox, window, response_ms)
         self._check = check
-        #: What an acknowledgement makes of a message; a session may have a table of its own.
+        #: The table of a message's next state by acknowledgement; a session may replace it.
         self.delivery = DELIVERY
         #: ``manual_ack.ManualAck``, if the application acknowledges messages itself.
         self.acks: Any = None
-        #: The largest packet that the other end accepts (5.0: its Maximum Packet Size).
+        #: The largest packet that the peer accepts, in bytes (5.0: its Maximum Packet Size).
         self.most = _MAX_PACKET
-        #: What another version than 3.1.1 brings: ``v31.V31``, or a ``v5.V5``, which is also ``v5``. None at 3.1.1.
+        #: The protocol version if not 3.1.1: ``v31.V31``, or a ``v5.V5``, which is also ``v5``. None at 3.1.1.
         self.version: Any = version
         self.v5: Any = version if version is not None and version.is_5 else None
-        # Releasing the ids of a forgotten life: answers still awaited, and the last id asked for.
+        # The release of unknown QoS 2 identifiers (``resume``): PUBCOMPs still awaited, and the last identifier sent.
         self.sweep = self._swept = 0
         self.packet = Packet(rx.buf, check) if self.v5 is None else self.v5.cursor(rx.buf, check)
-        # Above the receive buffer's capacity no packet is taken whole, even when all of it happens to be there.
+        # A packet above the receive buffer's capacity is never handled whole, even if all of it has arrived.
         self.packet.short = min(128, rx.capacity - 1)
-        #: Messages at QoS 1 of this connection that the application has to acknowledge.
+        #: Messages at QoS 1 of this connection that the application has not acknowledged yet.
         self.unanswered = 0
         # Parses packets for ``Endpoint.feed``.
         self.take_packets = take_packets
@@ -194,23 +193,23 @@ class Session(Endpoint):
         self.receive_window = receive_window
         self.open_ids = array("H", bytes(2 * receive_window))
         if self._received is not None:
-            # Those of an earlier life: their messages were delivered and answered then.
+            # Restored identifiers: their messages were delivered and answered before the restart.
             for i in range(len(self._received.ids)):
                 self.open_ids[i] = self._received.ids[i]
-        #: Whether this connection has opened each of them (``_OPENED``), and how many it has.
+        #: For each of them, flags such as ``_OPENED``; and how many identifiers this connection has received.
         self.opened_now = bytearray(receive_window)
         self.qos2_opened = 0
-        # The large message under way: bytes still to come of a topic that does not fit; QoS, 0 also if it is not to be
-        # acknowledged; packet identifier.
+        # The current large message: bytes still to receive of a topic that does not fit; its QoS, or 0 if it must not
+        # be acknowledged; its packet identifier.
         self.large_head = self.large_qos = self.large_id = 0
-        # The packet types that may arrive, by state, and the function that handles each type.
+        # The packet types accepted by each state, and the function that handles each type.
         self.takes: tuple[int, ...] = (0, 0, 0, 0, 0)
         self.handlers: tuple[Callable[[Any, Any], int], ...] = ()
 
     # -- the connection ------------------------------------------------------------------------------------------------
 
     def begin(self, now_ms: int) -> None:
-        """As ``Endpoint.begin``."""
+        """Start a connection over a new transport (``Endpoint.begin``), without messages to acknowledge."""
         super().begin(now_ms)
         self.unanswered = self.qos2_opened = 0
         for i in range(len(self.opened_now)):
@@ -219,8 +218,11 @@ class Session(Endpoint):
             self.acks.begin()
 
     def fail(self, code: int) -> int:
-        """End the connection with an error: ``code``, which stays in ``status``. At 5.0 the peer is told the reason,
-        unless a packet is half sent: ``out`` offers it once before it returns the status."""
+        """Break the connection with the error ``code``, which stays in ``status``. Return ``code``.
+
+        At 5.0 a last packet with the reason code is queued, unless a packet is partly sent: ``out`` offers it once
+        before it returns the status.
+        """
         v5 = self.v5
         if v5 is None:
             return super().fail(code)
@@ -238,10 +240,10 @@ class Session(Endpoint):
         super()._stop()
 
     def resume(self, session_present: bool) -> None:
-        """Retransmit everything unacknowledged (4.4), PUBREL first, and either in its order; new messages follow.
+        """Retransmit all unacknowledged messages (4.4): first PUBREL, then PUBLISH, each in order. New messages follow.
 
-        When the other end has lost the session, a QoS 2 message that it had answered with PUBREC is
-        delivered: done. The others are new messages of the new session.
+        If the server has lost the session, a QoS 2 message that it had answered with PUBREC counts as delivered. The
+        others become new messages of the new session.
         """
         if self.version is not None:
             i = self.version.resuming(session_present)
@@ -256,7 +258,7 @@ class Session(Endpoint):
                 return
         box = self.outbox
         epoch = self.epoch
-        # ``on_delivered`` may publish: nothing leaves the outbox before it is settled what of it is left.
+        # ``on_delivered`` may publish: block sending until the state of the outbox is settled.
         self.in_flight = self.window
         try:
             if not session_present:
@@ -269,17 +271,17 @@ class Session(Endpoint):
                             return
                     i = i + 1 if i + 1 < box.slots else 0
         finally:
-            # Also when ``on_delivered`` raises; but not when it has ended the connection, and perhaps begun another.
+            # Also if ``on_delivered`` raises, but not if it has ended the connection or started another.
             if self.epoch == epoch:
                 self._entry = box.head
                 self._unsent = box.count
                 # REL is 3.
                 self.in_flight = box.state.count(b"\x03")
                 self._ahead = 1 + box.count
-                # A server that kept a session which this end has forgotten (a reset, and the outbox was in memory) may
-                # hold QoS 2 messages of it under ids that are about to be used again, and would take the new ones for
-                # repetitions. So before the first of them every id is released; an id that was not held is answered as
-                # well (4.3.3). Not sooner: a server that knows no QoS 2 does not know PUBREL either.
+                # A server that has kept a session which this client has forgotten (a reset, with the outbox in RAM) may
+                # hold QoS 2 identifiers that are about to be reused, and would take the new messages for duplicates.
+                # Therefore PUBREL releases every identifier before the first QoS 2 message; an unused identifier is
+                # answered too (4.3.3). Not earlier, because a server without QoS 2 does not know PUBREL either.
                 self.sweep = box.slots if session_present and box.fresh else 0
                 self._swept = 0
                 if box.fresh and not session_present and box.settle():
@@ -288,22 +290,23 @@ class Session(Endpoint):
     # -- receiving -----------------------------------------------------------------------------------------------------
 
     def _check_limit(self) -> int:
-        """End the connection if there are more unacknowledged messages than Receive Maximum (5.0): 0 or E_RX_WINDOW."""
+        """Break the connection above the announced Receive Maximum (5.0). Return 0 or E_RX_WINDOW."""
         if self.v5 is not None and self.v5.exceeds_receive_limit():
             return self.fail(errors.E_RX_WINDOW)
         return 0
 
     def _read_publish(self, p: Packet) -> int:
-        """Decode PUBLISH: 0 or an error. At 5.0 a topic alias is resolved."""
+        """Decode PUBLISH. Return 0 or an error. At 5.0 a topic alias is resolved."""
         bad = decode_publish(p, p.body, p.end)
         return bad if bad < 0 or self.v5 is None else self.v5.read_publish(p, bad)
 
     def _take(self, p: Packet) -> int:
-        """Hand a message to the application and acknowledge it, for which there is room: 0 or E_RX_WINDOW.
+        """Deliver a message to the application and acknowledge it; the buffer has room for that. Return 0 or
+        E_RX_WINDOW.
 
-        LATER if the answers before it must leave first: what they acknowledge does not come again on the next
-        connection, so that a server which sends more than the window (mosquitto does so when it resumes a session)
-        gets all of it across in the end.
+        Returns LATER if earlier acknowledgements must be sent first. The server does not retransmit acknowledged
+        messages on the next connection, so one that sends more than the window (mosquitto does when it resumes a
+        session) delivers everything eventually.
         """
         if self.acks is not None:
             return self.acks.take(p)  # type: ignore[no-any-return]
@@ -322,7 +325,7 @@ class Session(Endpoint):
         return 0
 
     def find_qos2(self, packet_id: int) -> int:
-        """Return the place of an open QoS 2 identifier, or -1; of 0, a free place."""
+        """Return the place of a QoS 2 identifier in flight, or -1; for 0, a free place."""
         ids = self.open_ids
         for i in range(len(ids)):
             if ids[i] == packet_id:
@@ -330,9 +333,9 @@ class Session(Endpoint):
         return -1
 
     def open_qos2(self, packet_id: int, full: bool = False) -> int:
-        """Open a QoS 2 identifier for a new message: its place; REPETITION if it is open (4.3.3).
+        """Record the QoS 2 identifier of a new message. Return its place, or REPETITION if it is in flight (4.3.3).
 
-        E_RX_WINDOW if there is no place, or with ``full``.
+        Returns E_RX_WINDOW if there is no free place, or if ``full`` is true.
         """
         if self.version is not None:
             self.version.opening(packet_id)
@@ -348,27 +351,27 @@ class Session(Endpoint):
         return i
 
     def free_qos2(self) -> int:
-        """Return a place for another open QoS 2 identifier, or -1."""
+        """Return a free place for a QoS 2 identifier, or -1."""
         if self.v5 is not None and self.v5.is_full():
             return -1
         return self.find_qos2(0)
 
     def close_qos2(self, i: int) -> None:
-        """Free the place of a QoS 2 identifier."""
+        """Release the place of a QoS 2 identifier."""
         self.open_ids[i] = 0
         if self.opened_now[i] & _OPENED:
             self.qos2_opened -= 1
         self.opened_now[i] = 0
 
     def answer_qos2(self, packet_id: int, code: int = 0) -> None:
-        """Send PUBREC: from now on, whatever happens, the message is not delivered again."""
+        """Send PUBREC. From now on the message is never delivered again, even after a restart."""
         if self._received is not None and self._received.opened(packet_id):
             self.fail(errors.E_STORE)
         else:
             put_ack(self, _PUBREC, packet_id, code)
 
     def answer_duplicate(self, packet_id: int) -> None:
-        """Send PUBREC for a message received before; while its handler is running, ``deliver`` does so later."""
+        """Send PUBREC for a duplicate. While the handler of the message runs, leave that to ``deliver``."""
         i = self.find_qos2(packet_id)
         if self.opened_now[i] & _RUNNING:
             self.opened_now[i] |= _REPEATED
@@ -376,14 +379,17 @@ class Session(Endpoint):
             self.answer_qos2(packet_id)
 
     def record_qos2(self, packet_id: int) -> int:
-        """Record that a message is delivered whose connection is over: 0 or E_STORE. Its repetition is answered."""
+        """Record the delivery of a message whose connection has ended, so that its duplicate is answered. Return 0 or
+        E_STORE."""
         return 0 if self._received is None else self._received.opened(packet_id)
 
     # -- messages larger than the receive buffer ---------------------------------------------------------------------
 
     def _payload_begins(self, i: int, end: int) -> int:
-        """Where the payload of the PUBLISH at ``i`` begins, by what it says of its topic; 0 when that is not all here,
-        or E_FIELD. Behind the receive buffer's capacity it may be any offset."""
+        """Return the offset of the payload of the PUBLISH at ``i``, by its topic length.
+
+        Returns 0 if that length has not arrived, or E_FIELD. The offset may be beyond the receive buffer's capacity.
+        """
         p = self.packet
         at = p.body
         if self.v5 is not None and 0 < self.v5.max_packet < p.end - i:
@@ -409,22 +415,22 @@ class Session(Endpoint):
         retain: bool = False,
         properties: "Bytes" = b"",
     ) -> int:
-        """Publish a message, which leaves through ``out``. Allocates nothing if topic and payload are bytes-like.
+        """Publish a message; ``out`` sends it. Allocates nothing if topic and payload are bytes-like.
 
         ``properties`` is a property block (5.0: ``properties.Properties.block``). Returns 0 (QoS 0) or the packet
-        identifier (QoS 1 and 2): the message is then in the outbox, connection or not, until it is acknowledged.
-        Errors: E_TOPIC, E_QOS; E_ARGUMENT (not bytes, or properties that do not fit); E_OFFLINE (QoS 0 without a
-        connection); E_AGAIN (the transmit buffer is full for now); E_WINDOW (the outbox is full); E_TOO_LARGE; E_LIMIT
-        (5.0: the peer does not accept this QoS, or RETAIN); E_STORE.
+        identifier (QoS 1 and 2): the message then stays in the outbox, connected or not, until it is acknowledged.
+        Errors: E_TOPIC, E_QOS; E_ARGUMENT (not bytes, or wrong properties); E_OFFLINE (QoS 0 without a connection);
+        E_AGAIN (the transmit buffer is full for now); E_WINDOW (the outbox is full); E_TOO_LARGE; E_LIMIT (5.0: the
+        peer does not accept this QoS, or RETAIN); E_STORE.
         """
         if qos != 0 and qos != 1 and qos != 2:
             return errors.E_QOS
         return self.enqueue(topic, payload, qos << 1 | (1 if retain else 0), properties)
 
     def enqueue(self, topic: "Bytes", payload: "Bytes", flags: int, properties: "Bytes" = b"") -> int:
-        """``publish``, with QoS and RETAIN as in PUBLISH's first byte."""
+        """Publish with QoS and RETAIN given as in PUBLISH's first byte (see ``publish``)."""
         v5 = self.v5
-        # What PUBLISH has as its topic: empty if a topic alias stands for it.
+        # The topic field of PUBLISH: empty if a topic alias replaces it.
         name = topic
         try:
             if v5 is not None:
@@ -457,7 +463,7 @@ class Session(Endpoint):
                 if size < 0 or size > self.tx_size - at:
                     return errors.E_AGAIN if 0 < size <= len(self.tx) else errors.E_TOO_LARGE
                 if at == 0:
-                    # Whatever comes of it, this takes the place of the packet that was ready.
+                    # Even on failure, this overwrites the prepared packet.
                     self.ready = NO_TOPIC
             i = put_publish(buf, at, name, n, 0x30 | flags | packet_id << 8)
             if properties:
@@ -472,7 +478,7 @@ class Session(Endpoint):
                 return packet_id
             self.tx_end = at + size
             if v5 is not None and not v5.sent(topic):
-                # The next message with this topic is not the same packet with another payload.
+                # The next message with this topic differs in more than its payload.
                 return 0
             if (
                 at == 0
@@ -487,12 +493,12 @@ class Session(Endpoint):
         return 0
 
     def disconnect(self, code: int = 0, properties: "Bytes" = b"") -> int:
-        """Queue DISCONNECT (3.14); close the transport once ``out`` is 0.
+        """Queue DISCONNECT (3.14). Close the transport once ``out`` returns 0.
 
-        At 5.0 with a reason code; ``spec5.DISCONNECT_WITH_WILL`` lets the server publish the will. A reason string and
-        user properties that make the packet too large are left out. The properties may change the session expiry,
-        unless it was 0 (3.14.2.2.2). E_AGAIN if the transmit buffer is full for now; E_TOO_LARGE; E_ARGUMENT, also for
-        a code that is none of DISCONNECT's.
+        At 5.0 ``code`` is a reason code; ``spec5.DISCONNECT_WITH_WILL`` makes the server publish the will. A reason
+        string and user properties that make the packet too large are left out. The properties may change the session
+        expiry, unless it was 0 (3.14.2.2.2). Errors: E_AGAIN if the transmit buffer is full for now; E_TOO_LARGE;
+        E_ARGUMENT, also for a code that DISCONNECT does not allow.
         """
         if self.state == CLOSING:
             return 0
@@ -510,12 +516,16 @@ class Session(Endpoint):
         return bad  # type: ignore[no-any-return]
 
     def queue_packet(self, end: int) -> int:
-        """As ``Endpoint.queue_packet``; E_TOO_LARGE also for what the peer does not accept."""
+        """Extend the transmit buffer (``Endpoint.queue_packet``). Return E_TOO_LARGE also above the peer's packet
+        limit."""
         return errors.E_TOO_LARGE if end - self.tx_end > self.most else super().queue_packet(end)
 
     def _put_ahead(self) -> int:
-        """PUBREL for what was answered with PUBREC, whatever the window (5.0, 4.9); then, and with the first message at
-        QoS 2, for the ids to be released. As many as the transmit buffer holds; -1 while answers are awaited."""
+        """Write PUBREL for messages in REL, regardless of the window (5.0, 4.9), as many as the buffer holds.
+
+        Then, before the first message at QoS 2, write PUBREL for the identifiers to release (``resume``). Return the
+        number of bytes, or -1 while the answers to these are awaited.
+        """
         box = self.outbox
         if self.state != _ONLINE or not self._unsent:
             return 0
@@ -529,7 +539,7 @@ class Session(Endpoint):
                 if self._ahead == 1:
                     go_behind(self, box.head - 1, box.count + 1)
             elif self.sweep and box.state[i] == _AT2:
-                # What is under way is acknowledged first: its ids are among these.
+                # Messages in flight are acknowledged first: their identifiers are among these.
                 if self.in_flight or self._swept == box.slots:
                     break
                 self._swept += 1
@@ -543,7 +553,7 @@ class Session(Endpoint):
     # -- acknowledgements ----------------------------------------------------------------------------------------------
 
     def _stray(self, packet_type: int, packet_id: int) -> None:
-        """An acknowledgement of what is not under way."""
+        """Handle an acknowledgement of a message that is not in flight."""
         if self.sweep and packet_type == _PUBCOMP and packet_id <= self.outbox.slots:
             self.sweep -= 1
             if not self.sweep and self.outbox.settle():
@@ -554,14 +564,14 @@ class Session(Endpoint):
             put_ack(self, _PUBREL, packet_id, 0 if self.v5 is None else _NOT_FOUND)
 
     def _delivered(self, i: int) -> None:
-        """Entry ``i`` is acknowledged to its end."""
+        """Complete entry ``i``: all its acknowledgements have arrived."""
         self.outbox.set(i, _DONE)
         if self.on_delivered is not None:
             self.on_delivered(i + 1)
 
 
 def rewrite(s: Session, payload: "Bytes") -> int:
-    """Put another payload into the packet that is ready, to be sent: its size; or 0 when ``enqueue`` must see to it."""
+    """Put another payload into the prepared packet. Return the packet's size, or 0 if ``enqueue`` must encode it."""
     try:
         s.tx_end = s.ready_at + len(payload)
         if s.tx_end <= _SHORT:
@@ -575,7 +585,7 @@ def rewrite(s: Session, payload: "Bytes") -> int:
 
 
 def put_ack(s: Session, packet_type: int, packet_id: int, code: int = 0) -> None:
-    """Put an acknowledgement, at 5.0 with a reason code, into the transmit buffer, which has room for it."""
+    """Write an acknowledgement, at 5.0 with a reason code. The transmit buffer must have room for it."""
     if code:
         s.v5.put_reason(packet_type, packet_id, code)
     else:
@@ -583,7 +593,8 @@ def put_ack(s: Session, packet_type: int, packet_id: int, code: int = 0) -> None
 
 
 def acknowledged(s: Session, buf: "Bytes", at: int) -> bool:
-    """PUBACK has come, with its packet id at ``at``: whether it ends a message at QoS 1; if not, nothing happened."""
+    """Handle a PUBACK with its packet identifier at ``at``. Return False, without any effect, if it completes no
+    message."""
     box = s.outbox
     i = (buf[at] << 8 | buf[at + 1]) - 1
     if i < 0 or i >= box.slots or box.state[i] != _AT1 or not was_sent(s, i):
@@ -596,7 +607,7 @@ def acknowledged(s: Session, buf: "Bytes", at: int) -> bool:
 
 
 def is_bad(s: Session, topic: "Bytes") -> bool:
-    """Check a topic, once: the same object again is known to be right, unless it can be changed."""
+    """Return whether a topic is wrong. An immutable object that is correct is not checked again."""
     n = len(topic)
     if n > 65535 or s._check(topic, 0, n):
         return True
@@ -606,17 +617,17 @@ def is_bad(s: Session, topic: "Bytes") -> bool:
 
 
 def _renew(box: "Outbox") -> None:
-    """To a session that begins anew nothing is a repetition, whatever may have left before."""
+    """Clear DUP in every message: a new session has no retransmissions."""
     for i in range(box.slots):
         if box.state[i] == _AT1 or box.state[i] == _AT2:
             box.buf[box.at[i]] &= 255 - _DUP
 
 
 def take_packets(s: Session, i: int, end: int) -> int:
-    """Take frequent packets (short whole PUBLISH, PUBACK), as many as there are, then one of any kind.
+    """Handle all frequent packets (short whole PUBLISH, PUBACK), then one packet of any type.
 
-    A board's throughput is decided here. Returns the offset reached: that of a packet that has to wait for bytes or for
-    room to answer it; negative when the connection has ended.
+    This function determines a board's throughput. Returns the offset of the first packet not handled, which waits for
+    bytes or for room to answer it; or a negative number if the connection has ended.
     """
     if s.large_left:
         return _go_on_large(s, i, end)
@@ -643,7 +654,7 @@ def take_packets(s: Session, i: int, end: int) -> int:
                 break
             if p.head & 6 and s.tx_size - s.tx_end < _ACK_SIZE:
                 break
-            # The packet is taken, even when its handler raises.
+            # The packet counts as received, even if its handler raises.
             s.rx.start = stop
             if p.head & 6 == 0:
                 if s.on_message is not None:
@@ -659,8 +670,11 @@ def take_packets(s: Session, i: int, end: int) -> int:
 
 
 def _packet(s: Session, i: int, end: int) -> int:
-    """Take one packet, of any kind: the offset behind it; ``i`` when it has to wait, for bytes or for room to answer
-    it; negative when the connection is over."""
+    """Handle one packet of any type.
+
+    Return the offset after it; ``i`` if it waits for bytes or for room to answer it; negative if the connection is
+    over.
+    """
     p = s.packet
     stop = decode_header(p, i, end)
     if stop <= 0:
@@ -675,21 +689,23 @@ def _packet(s: Session, i: int, end: int) -> int:
         return _begin_large(s, i, end)
     if stop > end:
         return i
-    # The packet is taken, even when its handler raises.
+    # The packet counts as received, even if its handler raises.
     s.rx.start = stop
     bad = s.handlers[kind](s, p)
     if bad < 0:
         return s.fail(bad)
     if bad:
-        # The answer has no room yet, or others must leave first: the packet is taken again later.
+        # The answer has no room yet, or earlier ones must be sent first: the packet is handled again later.
         s.stalled = True
         return i
     return stop
 
 
 def _begin_large(s: Session, i: int, end: int) -> int:
-    """As ``_packet``, for one larger than the receive buffer, even if all of it has arrived: what becomes of a packet
-    does not depend on how it arrives."""
+    """Start a packet larger than the receive buffer. The result is that of ``_packet``.
+
+    Such a packet is handled in the same way even if all of it has arrived, so the result does not depend on timing.
+    """
     p = s.packet
     if p.head >> 4 != _PUBLISH:
         return s.fail(errors.E_RX_TOO_LARGE)
@@ -722,10 +738,10 @@ def _begin_large(s: Session, i: int, end: int) -> int:
         if s.free_qos2() < 0 or (s.acks is not None and s.acks.excess):
             if s.acks is None or not s.acks.leaves():
                 return s.fail(errors.E_RX_WINDOW)
-            # It passes, unacknowledged.
+            # It is skipped without an acknowledgement.
             s.large_qos = 0
             return at
-    # Nothing is acknowledged if the sink raises.
+    # Nothing is acknowledged if the sink raises an exception.
     s.large_qos = 0
     epoch = s.epoch
     if fits and s.stream is not None:
@@ -739,13 +755,14 @@ def _begin_large(s: Session, i: int, end: int) -> int:
 
 
 def _go_on_large(s: Session, i: int, end: int) -> int:
-    """Pass on what has arrived of the large message: the offset reached, or negative if the connection is over."""
+    """Pass received bytes of the large message to the sink. Return the offset reached, or a negative number if the
+    connection is over."""
     if end - i >= s.large_left and s.tx_size - s.tx_end < _ACK_SIZE:
         s.stalled = True
         return i
     buf = s.rx.buf
     while s.large_head and i < end:
-        # A topic that did not fit: what counts is its last two bytes, which are the packet identifier.
+        # A topic that did not fit is skipped, except for the packet identifier in its last two bytes.
         s.large_id = (s.large_id << 8 | buf[i]) & 0xFFFF
         s.large_head -= 1
         s.large_left -= 1
@@ -759,7 +776,7 @@ def _go_on_large(s: Session, i: int, end: int) -> int:
     if n and s.stream is not None and s.stream.streaming:
         epoch = s.epoch
         qos = s.large_qos
-        # Nothing is acknowledged if the sink raises.
+        # Nothing is acknowledged if the sink raises an exception.
         s.large_qos = 0
         s.stream.write(buf, i - n, n)
         if s.epoch != epoch:
@@ -771,7 +788,7 @@ def _go_on_large(s: Session, i: int, end: int) -> int:
 
 
 def _end_large(s: Session) -> int:
-    """All of the large message has passed: 0 or E_RX_WINDOW."""
+    """Finish the large message. Return 0 or E_RX_WINDOW."""
     end = s.stream.end if s.stream is not None and s.stream.streaming else None
     i = -1
     if s.large_qos == 0:
@@ -794,10 +811,10 @@ def _end_large(s: Session) -> int:
 def deliver(
     s: Session, handler: "Callable[..., object] | None", message: object, i: int, packet_id: int
 ) -> None:
-    """Hand over a message at QoS 2, ``i`` being the place of its identifier, or at QoS 1 (-1); and acknowledge it.
+    """Deliver a message at QoS 2, with its identifier at place ``i``, or at QoS 1 (-1); and acknowledge it.
 
-    The handler may publish until the transmit buffer is full: room for the acknowledgement is kept. It may raise: the
-    message then counts as not received. It may end the connection, and even begin another one.
+    The handler may publish until the transmit buffer is full: room for the acknowledgement is reserved. If it raises,
+    the message counts as not received. It may end the connection, and even start another.
     """
     epoch = s.epoch
     if i < 0:
@@ -832,7 +849,7 @@ def deliver(
 
 
 def deliver_1(s: Session, p: Packet) -> None:
-    """As ``deliver``, for a message at QoS 1 that is whole."""
+    """Deliver a whole message at QoS 1 and acknowledge it (see ``deliver``)."""
     packet_id = p.packet_id
     epoch = s.epoch
     s.unanswered += 1
@@ -852,17 +869,17 @@ def deliver_1(s: Session, p: Packet) -> None:
 
 
 def refuse(s: Session, p: Packet) -> int:
-    """Stand where a packet type is never accepted: ``takes`` has refused it before."""
+    """Handle a packet type that is never accepted; ``takes`` rejects it earlier."""
     return errors.E_UNEXPECTED
 
 
 def on_publish(s: Session, p: Packet) -> int:
-    """PUBLISH that the fast path has left alone."""
+    """Handle a PUBLISH that the fast path has not handled."""
     return s._read_publish(p) or s._take(p)
 
 
 def on_ack(s: Session, p: Packet) -> int:
-    """PUBACK, PUBREC or PUBCOMP: what it makes of our message."""
+    """Handle PUBACK, PUBREC or PUBCOMP: set the next state of the message."""
     bad = decode_ack(p)
     if bad:
         return bad
@@ -874,7 +891,7 @@ def on_ack(s: Session, p: Packet) -> int:
         s.in_flight -= 1
         s._delivered(i)
     elif new == _REL:
-        # From now on it is its PUBREL that a new connection sends again.
+        # From now on, a new connection retransmits PUBREL instead of PUBLISH.
         if s.outbox.set(i, _REL):
             return errors.E_STORE
         put_ack(s, _PUBREL, p.packet_id)
@@ -886,7 +903,7 @@ def on_ack(s: Session, p: Packet) -> int:
 
 
 def on_pubrel(s: Session, p: Packet) -> int:
-    """PUBREL: the peer has given up the packet identifier."""
+    """Handle PUBREL: the peer has released the packet identifier."""
     bad = decode_ack(p)
     if bad:
         return bad
@@ -896,25 +913,25 @@ def on_pubrel(s: Session, p: Packet) -> int:
             return errors.E_STORE
         s.close_qos2(i)
     else:
-        # The other end missed our PUBCOMP, or it is confused: either way it may forget the id (4.3.3).
+        # The peer missed PUBCOMP or is confused; in either case it may release the identifier (4.3.3).
         s.strays += 1
     put_ack(s, _PUBCOMP, p.packet_id)
     return 0
 
 
 class ClientSession(Session):
-    """A client's end. Strings are bytes in UTF-8; times are milliseconds, ``keep_alive`` seconds (0 = none).
+    """The client's session. Strings are bytes in UTF-8; times are milliseconds, ``keep_alive`` is seconds (0: none).
 
-    ``clean_start`` (3.1.2.4): with False the server keeps the session, and QoS 2 is exactly once across
-    connections. Buffers: a packet to be received whole must fit in seven eighths of ``rx_size``; CONNECT and
-    SUBSCRIBE, and PUBLISH at QoS 0, must fit in ``tx_size``, PUBLISH at QoS 1 and 2 in ``outbox_size``.
-    ``slots`` messages may be unacknowledged or waiting, ``window`` of them sent. ``receive_window`` is how
-    many QoS 2 messages the server may have in flight. ``version`` is ``v5.ClientV5()`` for MQTT 5.0, ``v31.V31()`` for
-    3.1. Methods that take ``properties`` (a property block) refuse them before 5.0 (E_ARGUMENT).
+    ``clean_start`` (3.1.2.4): with False the server keeps the session, and QoS 2 is exactly once across connections.
+    Buffers: a packet to be received whole must fit in seven eighths of ``rx_size``; CONNECT, SUBSCRIBE and PUBLISH at
+    QoS 0 must fit in ``tx_size``, PUBLISH at QoS 1 and 2 in ``outbox_size``. Up to ``slots`` messages may be
+    unacknowledged or waiting, ``window`` of them in flight. ``receive_window`` limits the QoS 2 messages that the
+    server may have in flight. ``version`` is ``v5.ClientV5()`` for MQTT 5.0, ``v31.V31()`` for 3.1. Before 5.0, methods
+    with ``properties`` (a property block) return E_ARGUMENT if these are given.
 
-    ``on_online(session_present)`` is called when the server has accepted; ``on_answer(packet_id, code)`` for
-    SUBACK (code 0, 1, 2 or 0x80, refused) and UNSUBACK (code 0); without it a refusal raises HeadwaterError, E_REFUSED,
-    from ``feed``, as a handler may. The will is set by ``set_will``.
+    ``on_online(session_present)`` is called when the server has accepted the connection; ``on_answer(packet_id, code)``
+    for SUBACK (code 0, 1, 2, or 0x80: refused) and UNSUBACK (code 0). Without ``on_answer``, a refusal raises
+    HeadwaterError with E_REFUSED from ``feed``. ``set_will`` sets the will.
     """
 
     def __init__(
@@ -955,19 +972,19 @@ class ClientSession(Session):
         self._will_payload: Bytes = b""
         self._will_qos = 0
         self._will_retain = False
-        #: CONNACK's return code (3.2.2.3), when the status is E_REFUSED.
+        #: CONNACK's return code (3.2.2.3), if the status is E_REFUSED.
         self.return_code = 0
-        #: Whether the server had kept the session, by its last CONNACK (3.2.2.2).
+        #: Session Present of the last CONNACK (3.2.2.2): True if the server has kept the session.
         self.session_present = False
         self.on_online: Callable[[bool], object] | None = None
         self.on_answer: Callable[[int, int], object] | None = None
-        # SUBSCRIBE and UNSUBSCRIBE that wait for their answer: packet id (0 = free place), the answer's type, and how
-        # many filters there are.
+        # Unanswered SUBSCRIBE and UNSUBSCRIBE: packet identifier (0: a free place), type of the answer, number of
+        # filters.
         self._request_ids = array("H", bytes(2 * _REQUESTS))
         self._request_answers = bytearray(_REQUESTS)
         self._request_counts = bytearray(_REQUESTS)
         self._generation = 0
-        # Of the version: what CONNECT names, how a filter is checked, what may arrive.
+        # Set by the version: name and level in CONNECT, check of filters, packet types accepted.
         self.protocol = PROTOCOL
         self._will_properties: Bytes = b""
         self._check_filter: NameCheck = check_filter
@@ -984,8 +1001,11 @@ class ClientSession(Session):
         handlers: "tuple[Callable[[Any, Any], int], ...]",
         no_properties: bytes,
     ) -> None:
-        """Speak another version than 3.1.1: its name and level in CONNECT, its check of filters, the packet types that
-        may arrive by state, their handlers, and an empty property block. Called by the version's ``attach``."""
+        """Select another version than 3.1.1. Called by the version's ``attach``.
+
+        Sets the protocol name and level for CONNECT, the check of filters, the packet types that each state accepts,
+        their handlers, and an empty property block.
+        """
         self.protocol = protocol
         self._check_filter = check
         self.takes = takes
@@ -1000,10 +1020,10 @@ class ClientSession(Session):
         retain: bool = False,
         properties: "Bytes" = b"",
     ) -> int:
-        """Set the message that the server publishes if the connection is lost (3.1.2.5), from the next ``connect`` on.
+        """Set the will, which the server publishes if the connection is lost (3.1.2.5), from the next ``connect`` on.
 
-        At 5.0 ``properties`` are the will's, such as its delay (3.1.3.2). E_TOPIC, E_QOS, E_ARGUMENT (not bytes, or too
-        many).
+        At 5.0 ``properties`` are those of the will, such as its delay (3.1.3.2). Return 0, E_TOPIC, E_QOS, or
+        E_ARGUMENT (not bytes, or more than 65,535 bytes).
         """
         try:
             if topic is not None and (len(topic) > 65535 or self._check(topic, 0, len(topic))):
@@ -1024,7 +1044,7 @@ class ClientSession(Session):
         return 0
 
     def connect(self, now_ms: int) -> int:
-        """Begin with CONNECT, over a new transport. E_TOO_LARGE or E_ARGUMENT if CONNECT cannot be encoded."""
+        """Send CONNECT over a new transport. Return 0, or E_TOO_LARGE or E_ARGUMENT if CONNECT cannot be encoded."""
         if self.version is not None:
             bad = self.version.connecting()
             if bad:
@@ -1062,11 +1082,12 @@ class ClientSession(Session):
         return 0
 
     def subscribe(self, topic_filter: "Bytes", qos: int = 0, properties: "Bytes" = b"") -> int:
-        """SUBSCRIBE to one filter. Returns the packet identifier, which ``on_answer`` gets with the answer.
+        """Send SUBSCRIBE with one filter. Return the packet identifier, which is passed to ``on_answer`` with the
+        answer.
 
-        At 5.0 ``qos`` may have options beside it (3.8.3.1): ``spec5.NO_LOCAL`` and so on. E_FILTER, E_QOS, E_ARGUMENT,
+        At 5.0 ``qos`` may include options (3.8.3.1), such as ``spec5.NO_LOCAL``. Errors: E_FILTER, E_QOS, E_ARGUMENT,
         E_OFFLINE, E_TOO_LARGE; E_AGAIN if the transmit buffer is full or eight requests are unanswered; E_LIMIT if the
-        server has said that it has no wildcards, shared subscriptions or subscription identifiers.
+        server does not support wildcards, shared subscriptions or subscription identifiers.
         """
         if self.v5 is not None:
             properties = properties or _NO_PROPERTIES
@@ -1078,7 +1099,7 @@ class ClientSession(Session):
         return self._request(topic_filter, qos, _SUBACK, properties)
 
     def unsubscribe(self, topic_filter: "Bytes", properties: "Bytes" = b"") -> int:
-        """UNSUBSCRIBE from one filter: as ``subscribe``."""
+        """Send UNSUBSCRIBE with one filter. Results and errors are those of ``subscribe``."""
         return self._request(topic_filter, -1, _UNSUBACK, properties)
 
     def _request(self, topic_filter: "Bytes", qos: int, answer: int, properties: "Bytes") -> int:
@@ -1100,7 +1121,7 @@ class ClientSession(Session):
         return bad or self._requested(packet_id, answer, 1)
 
     def _request_id(self) -> int:
-        """The packet id that the next request is to have: or E_OFFLINE, E_AGAIN."""
+        """Return the packet identifier of the next request, or E_OFFLINE, or E_AGAIN."""
         if self.state != ONLINE:
             return errors.E_OFFLINE
         k = 0
@@ -1111,9 +1132,9 @@ class ClientSession(Session):
         return FIRST_REQUEST_ID + k + _REQUESTS * self._generation
 
     def _requested(self, packet_id: int, answer: int, count: int) -> int:
-        """A request with this id, for so many filters, waits for its answer: the id."""
+        """Record a request for ``count`` filters that waits for its answer. Return its packet identifier."""
         k = (packet_id - FIRST_REQUEST_ID) % _REQUESTS
-        # An id is not taken again soon, so that a late answer is not mistaken for another's.
+        # An identifier is not reused soon, so that a late answer is not assigned to another request.
         self._generation = (self._generation + 1) % _GENERATIONS
         self._request_ids[k] = packet_id
         self._request_answers[k] = answer
@@ -1130,7 +1151,7 @@ class ClientSession(Session):
     # -- what arrives --------------------------------------------------------------------------------------------------
 
     def accepted(self, p: "Packet") -> int:
-        """What CONNACK means."""
+        """Handle the content of CONNACK. Return 0 or an error."""
         if p.code:
             self.return_code = p.code
             return errors.E_REFUSED
@@ -1141,13 +1162,13 @@ class ClientSession(Session):
         self.event(ACCEPT)
         epoch = self.epoch
         self.resume(p.session_present)
-        # The connection may have ended in ``on_delivered``: then it is not this one that is online.
+        # ``on_delivered`` may have ended the connection; ``on_online`` is not called then.
         if self.on_online is not None and self.epoch == epoch:
             self.on_online(self.session_present)
         return 0
 
     def _answered(self, p: "Packet", answer: int, count: int) -> int:
-        """An answer has come, with ``count`` codes at ``payload_at``: one for each filter; 3.1.1's UNSUBACK has 0."""
+        """Handle an answer with ``count`` codes at ``payload_at``, one for each filter; UNSUBACK of 3.1.1 has none."""
         for k in range(_REQUESTS):
             if self._request_ids[k] == p.packet_id:
                 if self._request_answers[k] != answer:
@@ -1172,22 +1193,22 @@ class ClientSession(Session):
 
 
 def on_connack(s: "Any", p: Packet) -> int:
-    """CONNACK."""
+    """Handle CONNACK."""
     return decode_connack(p) or s.accepted(p)
 
 
 def on_suback(s: "Any", p: Packet) -> int:
-    """SUBACK or UNSUBACK."""
+    """Handle SUBACK or UNSUBACK."""
     return decode_suback(p) or s._answered(p, p.head >> 4, p.end - p.payload_at)
 
 
 def on_pingresp(s: "Any", p: Packet) -> int:
-    """PINGRESP."""
+    """Handle PINGRESP."""
     s.pinged = False
     return 0
 
 
-#: What a client does with a packet, by type.
+#: The client's handler of each packet type.
 CLIENT_HANDLERS = (
     refuse,
     refuse,

@@ -2,8 +2,8 @@
 
     session = ClientSession(b"board-1", clean_start=False, version=ClientV5(session_expiry=3600))
 
-``session.v5`` is this object. The session calls it at the points where 5.0 differs from 3.1.1, and uses the handlers
-of packets that it brings. ``server5.ServerV5`` is the server's.
+``session.v5`` is this object. The session calls it where 5.0 differs from 3.1.1, and uses its packet handlers.
+``server5.ServerV5`` is the part of a server.
 """
 
 from headwater import errors
@@ -46,28 +46,29 @@ _DISCONNECT = const(14)
 _AUTH = const(15)
 # An acknowledgement with a reason code.
 _LONG_ACK = const(5)
-# Reason codes from here on are errors.
+# Reason codes from 0x80 on are errors.
 _ERROR = const(0x80)
-# The longest packet that ``session.rewrite`` makes.
+# The longest packet that ``session.rewrite`` encodes.
 _SHORT = const(129)
 # The longest variable byte integer.
 _LONGEST = const(4)
-# Four-byte integers are read as at most this, which no board has to allocate; as seconds it is 34 years.
+# The upper limit for four-byte integers, above which a board would allocate; as seconds it is 34 years.
 _MOST = const(0x3FFFFFFF)
 _MOST_BYTE = const(0x40)
 _NEVER = 0xFFFFFFFF
 _TOPIC_ALIAS = const(0x23)
 _SUBSCRIPTION_IDENTIFIER = const(0x0B)
-# A subscription's options (3.8.3.1): reserved bits, and a value of Retain Handling that does not exist.
+# Subscription options (3.8.3.1): the reserved bits, and the undefined value of Retain Handling.
 _RESERVED = const(0xC0)
 _RETAIN_HANDLING = const(0x30)
 _QOS = const(3)
 
-# By QoS and RETAIN as in PUBLISH's first byte, a bit each: all combinations; those without RETAIN.
+# Masks of QoS and RETAIN as in PUBLISH's first byte: all combinations; those without RETAIN.
 _ALL_FLAGS = const(0x3F)
 _NOT_RETAINED = const(0x15)
 
-#: What the peer may announce in CONNECT or CONNACK, and the default (3.1.2.11, 3.2.2.3); -1: not announced.
+#: The limits that the peer may announce in CONNECT or CONNACK, with their defaults (3.1.2.11, 3.2.2.3); -1: not
+#: announced.
 LIMITS = {
     spec5.SESSION_EXPIRY_INTERVAL: -1,
     spec5.SERVER_KEEP_ALIVE: -1,
@@ -81,7 +82,8 @@ LIMITS = {
     spec5.SHARED_SUBSCRIPTION_AVAILABLE: 1,
 }
 
-#: The reason code (4.13) of DISCONNECT, by our error, from E_RX_TOO_LARGE (-24) down to E_ALIAS (-57); 0: none is sent.
+#: The reason code (4.13) of DISCONNECT for each error, from E_RX_TOO_LARGE (-24) down to E_ALIAS (-57); 0: none is
+#: sent.
 REASONS = (
     b"\x95\x93\x83\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00"  # too large, window, store
     b"\x81\x81\x81\x81\x81\x81\x81\x90"  # length, type, flags, QoS, size, field, UTF-8, topic
@@ -90,24 +92,24 @@ REASONS = (
 
 
 class V5:
-    """What MQTT 5.0 adds at either end of a connection.
+    """The common part of MQTT 5.0 for client and server.
 
-    ``limits`` is what the peer has announced on this connection, by property (``spec5``); without a connection it has
-    the defaults. ``on_refused(packet_id, code)`` is called instead of ``on_delivered`` when the peer has refused a
-    message (PUBACK or PUBREC with a code from 0x80 on), and when a message that was published before its limits were
-    known does not keep to them. ``on_reason(packet_id, code)`` is called before ``on_delivered`` when PUBACK or PUBREC
-    has a reason code that is neither 0 nor a refusal: ``spec5.NO_MATCHING_SUBSCRIBERS``. In ``on_message`` the packet's
+    ``limits`` maps each property (``spec5``) to the limit that the peer has announced on this connection; without a
+    connection to the default. ``on_refused(packet_id, code)`` is called instead of ``on_delivered`` if the peer has
+    refused a message (PUBACK or PUBREC with a code from 0x80 on), or if a message that was published before connecting
+    exceeds the peer's limits. ``on_reason(packet_id, code)`` is called before ``on_delivered`` if PUBACK or PUBREC has
+    a reason code that is neither 0 nor a refusal: ``spec5.NO_MATCHING_SUBSCRIBERS``. In ``on_message`` the packet's
     properties are ``buf[props_at:props_end]`` (``properties.find``).
 
-    ``receive_maximum`` is how many messages at QoS 1 and 2 the peer may have in flight: at most, and by default, the
-    session's ``receive_window``. More end the connection (E_RX_WINDOW, ``receive_limit``). ``max_packet`` announces the
-    largest packet that is received, at least what the receive buffer holds; without it larger messages are streamed.
-    ``aliases_in`` and ``aliases_out`` are of ``topic_aliases``.
+    ``receive_maximum`` limits the messages at QoS 1 and 2 that the peer may have in flight; the default, and the upper
+    limit, is the session's ``receive_window``. More break the connection (E_RX_WINDOW, ``receive_limit``).
+    ``max_packet`` announces the largest packet that is received, at least the size of the receive buffer; without it
+    larger messages are streamed. ``aliases_in`` and ``aliases_out`` are objects of ``topic_aliases``.
     """
 
     is_5 = True
     cursor = Packet5
-    #: Whether PUBLISH may have a subscription identifier: only a server sends it (3.3.4).
+    #: True if PUBLISH may have a subscription identifier: only a server sends it (3.3.4).
     _is_server = False
 
     def __init__(
@@ -120,45 +122,45 @@ class V5:
         self.max_packet = max_packet
         self.aliases_in = aliases_in
         self.aliases_out = aliases_out
-        #: How many bytes behind the receive buffer the topic aliases need.
+        #: Bytes after the receive buffer that the topic aliases need.
         self.room = aliases_in.room if aliases_in is not None else 0
         self.limits = dict(LIMITS)
         self.on_refused: Callable[[int, int], object] | None = None
         self.on_reason: Callable[[int, int], object] | None = None
         #: Called for AUTH (4.12).
         self.on_auth: Callable[[Packet5], Any] | None = None
-        #: More messages at QoS 1 and 2 in flight end the connection (E_RX_WINDOW). It may be set above the Receive
-        #: Maximum, for servers that exceed that.
+        #: More messages at QoS 1 and 2 in flight break the connection (E_RX_WINDOW). May be set above the Receive
+        #: Maximum, for servers that exceed it.
         self.receive_limit = receive_maximum
-        #: The reason code for the peer, if it says more than the one of our error.
+        #: A reason code for the peer that is more specific than that of the error; 0: none.
         self.reason = 0
-        #: PUBLISH's topic and property block, as ``prepare`` has set them.
+        #: PUBLISH's topic and property block, set by ``prepare``.
         self.topic: Bytes = b""
         self.block: Bytes = spec5.NO_PROPERTIES
         self._aliased = False
         self._is_plain = True
         self._authenticating = False
-        # Which QoS with and without RETAIN the peer accepts, a bit each.
+        # The accepted combinations of QoS and RETAIN, one bit each.
         self._takes_flags = _ALL_FLAGS
-        # The window that the peer's Receive Maximum has narrowed; 0 if it has not.
+        # The session's window before the peer's Receive Maximum reduced it; 0 if it did not.
         self._own_window = 0
 
     def attach(self, session: "Session") -> None:
-        """Begin to serve a session, which calls this from its constructor."""
+        """Attach to a session; its constructor calls this."""
         self.session = session
         if self.aliases_in is not None:
             self.aliases_in.attach(session.rx)
         if not 0 <= self.receive_limit <= session.receive_window:
-            raise ValueError("receive_maximum is at most receive_window")
+            raise ValueError("receive_maximum %r: need 0 to receive_window" % self.receive_limit)
         self.receive_limit = self.receive_limit or session.receive_window
         session.most = _MOST
 
     def _announce(self, properties: Properties) -> Properties:
-        """Add to CONNECT's or CONNACK's properties what this end accepts."""
+        """Add this end's limits to the properties of CONNECT or CONNACK. Return the properties."""
         n = self.receive_limit
         if n == 0 or 0 < self.max_packet < self.session.rx.capacity:
             raise ValueError(
-                "a receive window is needed, and max_packet is at least what the receive buffer holds"
+                "receive_window must not be 0, and max_packet at least the size of the receive buffer"
             )
         bad = properties.add(spec5.RECEIVE_MAXIMUM, n) if n < 65535 else 0
         if self.max_packet:
@@ -166,13 +168,13 @@ class V5:
         if self.aliases_in is not None:
             bad = bad or properties.add(spec5.TOPIC_ALIAS_MAXIMUM, self.aliases_in.count)
         if bad:
-            raise ValueError("properties_size is too small")
+            raise ValueError("properties_size is too small for the announced limits")
         return properties
 
     # -- the connection ------------------------------------------------------------------------------------------------
 
     def _take_limits(self, buf: "Bytes", at: int, end: int) -> None:
-        """Begin with what the peer announces in the properties ``buf[at:end]``."""
+        """Apply the limits that the peer announces in the properties ``buf[at:end]``."""
         self._set_limits(buf, at, end)
         limits = self.limits
         session = self.session
@@ -193,20 +195,20 @@ class V5:
             self._takes_flags &= _NOT_RETAINED
 
     def stop(self) -> None:
-        """Forget the limits of the connection that has ended: the next server may be another one."""
+        """Reset the limits when the connection ends: the next server may be another."""
         if self._own_window:
             self.session.window = self._own_window
             self._own_window = 0
         self._set_limits(b"", 0, 0)
 
     def resuming(self, session_present: bool) -> int:
-        """Give up the messages in the outbox that do not keep to the peer's limits.
+        """Refuse the messages in the outbox that exceed the peer's limits.
 
-        Returns whether the peer has kept the session, or -1 if ``on_refused`` has ended the connection.
+        Return 1 if the peer has kept the session, 0 if not, or -1 if ``on_refused`` has ended the connection.
         """
         s = self.session
         epoch = s.epoch
-        # ``on_refused`` may publish: nothing leaves the outbox until all of it has been looked at.
+        # ``on_refused`` may publish: block sending until all of the outbox is checked.
         s.in_flight = s.window
         box = s.outbox
         i = box.head
@@ -220,10 +222,10 @@ class V5:
         return 1 if session_present else 0
 
     def opening(self, packet_id: int) -> None:
-        """Only 3.1 has something to do for a new QoS 2 identifier."""
+        """Handle a new QoS 2 identifier: used by 3.1 only."""
 
     def _unfit(self, i: int) -> int:
-        """Return why entry ``i`` cannot be sent to this server: a reason code, or 0."""
+        """Return the reason code why entry ``i`` cannot be sent to this server, or 0."""
         box = self.session.outbox
         if box.state[i] != AT1 and box.state[i] != AT2:
             return 0
@@ -240,20 +242,20 @@ class V5:
             self.on_refused(i + 1, code)
 
     def reason_for(self, code: int) -> int:
-        """Return the reason code that the peer is to get for an error of ours; 0 if none can be sent."""
+        """Return the reason code that is sent to the peer for the error ``code``, or 0 if none can be sent."""
         i = errors.E_RX_TOO_LARGE - code
         reason = self.reason or (REASONS[i] if 0 <= i < len(REASONS) else 0)
         self.reason = 0
         return 0 if self.session.is_half_sent() else reason
 
     def put_last_packet(self, state: int, reason: int) -> None:
-        """Put DISCONNECT into the transmit buffer of a connection that has ended in ``state``."""
+        """Write DISCONNECT into the transmit buffer of a connection that was broken in ``state``."""
         s = self.session
         if state == ONLINE:
             s.tx_end = encode_reason(s.tx, 0, s.tx_size, _DISCONNECT, 0, reason)
 
     def put_disconnect(self, code: int, properties: "Bytes") -> int:
-        """Queue DISCONNECT: as ``Session.disconnect``."""
+        """Queue DISCONNECT (see ``Session.disconnect``). Return 0 or an error."""
         if self.session.state != ONLINE:
             return 0
         if not code_of(_DISCONNECT, code):
@@ -264,9 +266,9 @@ class V5:
             return errors.E_ARGUMENT
 
     def _put_reason(self, packet_type: int, code: int, properties: "Bytes") -> int:
-        """Queue DISCONNECT or AUTH: 0, E_AGAIN or E_TOO_LARGE.
+        """Queue DISCONNECT or AUTH. Return 0, E_AGAIN or E_TOO_LARGE.
 
-        A reason string and user properties must not make it too large (3.14.2-3 and -4, 3.15.2-2 and -3).
+        A reason string and user properties are left out if they make it too large (3.14.2-3 and -4, 3.15.2-2 and -3).
         """
         s = self.session
         bad = s.queue_packet(encode_reason(s.tx, s.tx_end, s.tx_size, packet_type, 0, code, properties))
@@ -278,9 +280,10 @@ class V5:
     # -- publishing ----------------------------------------------------------------------------------------------------
 
     def prepare(self, topic: "Bytes", flags: int, properties: "Bytes") -> int:
-        """Check a message against the peer's limits, and set ``topic`` and ``block``: 0, E_ARGUMENT or E_LIMIT.
+        """Check a message against the peer's limits, and set ``topic`` and ``block``. Return 0, E_ARGUMENT or E_LIMIT.
 
-        The block must not have a topic alias, which is chosen here. Raises what Python raises for what is not bytes.
+        The block must not have a topic alias, which is chosen here. Raises TypeError and the like if an argument is not
+        bytes-like.
         """
         self.topic = topic
         self.block = spec5.NO_PROPERTIES
@@ -299,7 +302,7 @@ class V5:
         return 0
 
     def is_forbidden(self, block: "Bytes") -> bool:
-        """Return whether a property block has what a program must not give to PUBLISH."""
+        """Return whether a property block has a property that the application must not set in PUBLISH."""
         i = block_start(block)
         while i < len(block):
             if block[i] == _TOPIC_ALIAS or (block[i] == _SUBSCRIPTION_IDENTIFIER and not self._is_server):
@@ -308,9 +311,9 @@ class V5:
         return False
 
     def sent(self, topic: "Bytes") -> bool:
-        """Note that the prepared message, at QoS 0, is in the transmit buffer.
+        """Record that the prepared message, at QoS 0, is in the transmit buffer.
 
-        Returns whether the next message with this topic is the same packet with another payload.
+        Return whether the next message with this topic is the same packet with another payload.
         """
         is_same = self._is_plain and self.session.most >= _SHORT
         if self._aliased and self.aliases_out is not None:
@@ -321,7 +324,7 @@ class V5:
     # -- what arrives --------------------------------------------------------------------------------------------------
 
     def exceeds_receive_limit(self) -> bool:
-        """Return whether more messages wait for the application than were announced as Receive Maximum (3.3.4)."""
+        """Return whether more messages are unacknowledged than the announced Receive Maximum (3.3.4)."""
         return self.session.unanswered + self.session.qos2_opened > self.receive_limit
 
     def is_full(self) -> bool:
@@ -329,7 +332,8 @@ class V5:
         return self.session.unanswered + self.session.qos2_opened >= self.receive_limit
 
     def read_publish(self, p: Packet5, special: int) -> int:
-        """Go on with a PUBLISH that is decoded; ``special`` as returned by ``decode_publish``. 0 or an error."""
+        """Process the properties of a decoded PUBLISH; ``special`` is the result of ``decode_publish``. Return 0 or an
+        error."""
         if not special or not has(p, spec5.TOPIC_ALIAS):
             return 0
         if self.aliases_in is None:
@@ -341,10 +345,10 @@ class V5:
         return bad
 
     def payload_begins(self, at: int, end: int, fits: int) -> int:
-        """Return where the payload begins of the large PUBLISH whose properties are at ``at``.
+        """Return the offset of the payload of the large PUBLISH whose properties are at ``at``.
 
-        0 if their length has not all arrived; E_FIELD, E_LENGTH. Where the length might be behind the offset ``fits``,
-        any offset behind that.
+        Returns 0 if their length has not fully arrived; E_FIELD, E_LENGTH. If the length may end after the offset
+        ``fits``, the result is any offset after ``fits``.
         """
         p = self.session.packet
         p.bad_at = p.body
@@ -369,7 +373,7 @@ class V5:
         return errors.E_LENGTH
 
     def put_reason(self, packet_type: int, packet_id: int, code: int) -> None:
-        """Put an acknowledgement with a reason code into the transmit buffer, which has room for it."""
+        """Write an acknowledgement with a reason code. The transmit buffer must have room for it."""
         s = self.session
         s.tx_end = encode_reason(s.tx, s.tx_end, s.tx_size, packet_type, packet_id, code)
 
@@ -379,21 +383,20 @@ class V5:
 
 
 class ClientV5(V5):
-    """A client's part of MQTT 5.0: ``V5``, and what follows.
+    """The client's part of MQTT 5.0; ``V5`` describes the common part.
 
-    ``session_expiry`` is how many seconds the server keeps the session when the connection has ended (3.1.2.11.2); by
-    default for ever, or not at all with ``clean_start``, as with 3.1.1. ``connect_properties`` has
-    room for ``properties_size`` bytes; a program adds to it what else CONNECT is to say.
+    ``session_expiry`` is the number of seconds for which the server keeps the session after the connection has ended
+    (3.1.2.11.2). The default is as in 3.1.1: for ever, or 0 with ``clean_start``. ``connect_properties`` holds
+    ``properties_size`` bytes; a program adds further properties of CONNECT to it.
 
-    ``session.return_code`` is the reason code of the server's last CONNACK or DISCONNECT, with E_REFUSED or
-    E_DISCONNECTED, and ``session.packet`` then still shows its properties. ``session.on_answer(packet_id, code)`` gets
-    the reason codes of SUBACK and UNSUBACK. What the server announces holds for its connection: keep alive and window
-    are ours again afterwards. An Assigned Client Identifier is ``session.client_id`` from then on, if that was empty;
-    otherwise it is ignored.
+    With E_REFUSED or E_DISCONNECTED, ``session.return_code`` is the reason code of the server's CONNACK or DISCONNECT,
+    and ``session.packet`` still has its properties. ``session.on_answer(packet_id, code)`` is called with the reason
+    codes of SUBACK and UNSUBACK. The server's limits apply to its connection only: keep-alive and window are restored
+    afterwards. If ``session.client_id`` was empty, the Assigned Client Identifier replaces it.
 
-    ``on_auth(packet)`` is called for each AUTH (4.12) and returns the property block to continue with, or None to give
-    up (E_AUTH); the return value is ignored on success. CONNECT asks for it, by AUTHENTICATION_METHOD in
-    ``connect_properties``; a block that does not name the same method is E_ARGUMENT.
+    ``on_auth(packet)`` is called for each AUTH (4.12). It returns the property block to continue with, or None to give
+    up (E_AUTH); the return value is ignored on success. AUTHENTICATION_METHOD in ``connect_properties`` requests it; a
+    block with another method is E_ARGUMENT.
     """
 
     session: "ClientSession"
@@ -413,19 +416,21 @@ class ClientV5(V5):
         self._own_keep_alive = -1
 
     def attach(self, session: "ClientSession") -> None:  # type: ignore[override]  # clients only
-        """Begin to serve a client's session, which calls this from its constructor."""
+        """Attach to a client's session; its constructor calls this."""
         super().attach(session)
         self._announce(self.connect_properties)
         expiry = self._session_expiry
         if expiry < 0:
             expiry = 0 if session.clean_start else _NEVER
         if expiry and self.connect_properties.add(spec5.SESSION_EXPIRY_INTERVAL, expiry):
-            raise ValueError("the session expiry interval is 0 to 2**32 - 1 seconds")
+            raise ValueError("session_expiry %r: need 0 to 2**32 - 1 seconds" % expiry)
         session.use_version(spec5.PROTOCOL, check_filter5, _TAKES, _HANDLERS, spec5.NO_PROPERTIES)
 
     def connecting(self) -> int:
-        """Check what CONNECT is to announce: 0; E_ARGUMENT if ``connect_properties`` have a limit that is no argument
-        of this object, which would not keep to it."""
+        """Check the limits in ``connect_properties``. Return 0 or E_ARGUMENT.
+
+        E_ARGUMENT means a limit that must be an argument of this object instead, because it would not be observed.
+        """
         block = self.connect_properties.block
         if (self.max_packet == 0 and block_has(block, spec5.MAXIMUM_PACKET_SIZE)) or (
             self.aliases_in is None and block_has(block, spec5.TOPIC_ALIAS_MAXIMUM)
@@ -435,14 +440,14 @@ class ClientV5(V5):
         return 0
 
     def stop(self) -> None:
-        """Return to our own keep alive and window."""
+        """Restore the session's own keep-alive and window."""
         if self._own_keep_alive >= 0:
             self.session.keep_alive = self._own_keep_alive
             self._own_keep_alive = -1
         super().stop()
 
     def check_subscription(self, topic_filter: "Bytes", qos: int, properties: "Bytes") -> int:
-        """Check a subscription's options and the server's limits: 0, E_QOS, E_ARGUMENT or E_LIMIT."""
+        """Check a subscription's options against the server's limits. Return 0, E_QOS, E_ARGUMENT or E_LIMIT."""
         try:
             if qos & _QOS == _QOS:
                 return errors.E_QOS
@@ -470,7 +475,7 @@ class ClientV5(V5):
         return not block_has(properties, spec5.SUBSCRIPTION_IDENTIFIER)
 
     def put_disconnect(self, code: int, properties: "Bytes") -> int:
-        """Queue DISCONNECT: as ``Session.disconnect``."""
+        """Queue DISCONNECT (see ``Session.disconnect``). Return 0 or an error."""
         try:
             if block_has(properties, spec5.SESSION_EXPIRY_INTERVAL) and not block_has(
                 self.connect_properties.block, spec5.SESSION_EXPIRY_INTERVAL
@@ -481,9 +486,9 @@ class ClientV5(V5):
         return super().put_disconnect(code, properties)
 
     def authenticate(self, properties: "Bytes") -> int:
-        """Begin to authenticate again (4.12.1), with the method of CONNECT in the block.
+        """Start re-authentication (4.12.1), with the method of CONNECT in the block. Return 0 or an error.
 
-        E_OFFLINE; E_STATE: it is going on already, or there is no ``on_auth``; E_AGAIN, E_TOO_LARGE, E_ARGUMENT.
+        Errors: E_OFFLINE; E_STATE if it is in progress or there is no ``on_auth``; E_AGAIN, E_TOO_LARGE, E_ARGUMENT.
         """
         if self.session.state != ONLINE:
             return errors.E_OFFLINE
@@ -504,13 +509,13 @@ class ClientV5(V5):
         return self._put_reason(_AUTH, code, properties)
 
     def _is_our_method(self, buf: "Bytes", at: int) -> bool:
-        """Return whether the method at ``at`` is the one that CONNECT has named (4.12.0-5, 4.12.1-1)."""
+        """Return whether the method at ``at`` is that of CONNECT (4.12.0-5, 4.12.1-1)."""
         block = self.connect_properties.block
         ours = block_at(block, spec5.AUTHENTICATION_METHOD)
         return ours >= 0 and same_text(buf, at, block, ours)
 
     def accept_limits(self, p: Packet5) -> None:
-        """Begin with what an accepting CONNACK announces."""
+        """Apply the limits and the client identifier of an accepting CONNACK."""
         s = self.session
         self._take_limits(p.buf, p.props_at, p.props_end)
         keep_alive = self.limits[spec5.SERVER_KEEP_ALIVE]
@@ -522,7 +527,7 @@ class ClientV5(V5):
             s.client_id = bytes(p.buf[at + 2 : at + 2 + get_u16(p.buf, at)])
 
     def continue_auth(self, p: Packet5) -> int:
-        """Go on with the authentication that AUTH belongs to: 0, an error, or LATER."""
+        """Continue an authentication after AUTH. Return 0, an error, or LATER."""
         s = self.session
         if self.on_auth is None or p.code == spec5.RE_AUTHENTICATE:
             return errors.E_UNEXPECTED
@@ -532,7 +537,7 @@ class ClientV5(V5):
         if not self._authenticating and (s.state != CONNECTING or p.code == 0):
             return errors.E_UNEXPECTED
         if s.tx_end or s.out_n:
-            # The answer may need all the room there is.
+            # The answer may need all of the transmit buffer.
             return LATER
         done = p.code == 0
         if done:
@@ -551,7 +556,7 @@ class ClientV5(V5):
 
 
 def on_ack5(s: "Session", p: "Packet") -> int:
-    """PUBACK, PUBREC or PUBCOMP, with a reason code."""
+    """Handle PUBACK, PUBREC or PUBCOMP with a reason code."""
     if s.tx_size - s.tx_end < _LONG_ACK:
         return LATER
     bad = decode_ack(p)
@@ -561,7 +566,7 @@ def on_ack5(s: "Session", p: "Packet") -> int:
         v5: V5 = s.v5
         i = s.outbox.find(p.packet_id)
         if p.code >= _ERROR:
-            # The message is over (4.3.2, 4.3.3).
+            # The message is completed (4.3.2, 4.3.3).
             if i < 0 or not was_sent(s, i):
                 s.strays += 1
                 return 0
@@ -575,12 +580,12 @@ def on_ack5(s: "Session", p: "Packet") -> int:
             v5.on_reason(p.packet_id, p.code)
             if s.epoch != i:
                 return 0
-    # PUBCOMP may say that the identifier was not found: it is free then as well (4.3.3).
+    # PUBCOMP may have the code Packet Identifier not found: the identifier is free then too (4.3.3).
     return on_ack(s, p)
 
 
 def on_pubrel5(s: "Session", p: "Packet") -> int:
-    """PUBREL; of an unknown identifier the peer is told."""
+    """Handle PUBREL. An unknown identifier is answered with Packet Identifier not found."""
     bad = decode_ack(p)
     if bad:
         return bad
@@ -607,7 +612,7 @@ def _on_disconnect(s: "ClientSession", p: Packet5) -> int:
     if bad:
         return bad
     if has(p, spec5.SESSION_EXPIRY_INTERVAL):
-        # Only a client may change that (3.14.2.2.2).
+        # Only a client may change the session expiry (3.14.2.2.2).
         return errors.E_UNEXPECTED
     if p.code == spec5.DISCONNECT_WITH_WILL:
         return errors.E_CODE
@@ -619,7 +624,7 @@ def _on_auth(s: "ClientSession", p: Packet5) -> int:
     return p.auth(p.body) or s.v5.continue_auth(p)
 
 
-# DISCONNECT and AUTH may come from a server of 5.0; AUTH also before CONNACK.
+# A server of 5.0 may send DISCONNECT and AUTH; AUTH also before CONNACK.
 _TAKES = (0, CLIENT_TAKES[1] | 1 << 15, CLIENT_TAKES[2] | 3 << 14, 0, 0)
 _HANDLERS = (
     CLIENT_HANDLERS[:2]
@@ -630,7 +635,7 @@ _HANDLERS = (
 
 
 def read_limits(limits: "dict[int, int]", buf: "Bytes", at: int, end: int) -> None:
-    """Put what the properties ``buf[at:end]`` announce into ``limits``, and the default into the others."""
+    """Set ``limits`` to those in the properties ``buf[at:end]``, and to the defaults for the others."""
     for ident in LIMITS:
         limits[ident] = LIMITS[ident]
     while at < end:
@@ -654,7 +659,7 @@ def _without_texts(block: "Bytes") -> bytes:
 
 
 def same_text(buf: "Bytes", at: int, other: "Bytes", to: int) -> bool:
-    """Return whether the same text is at ``buf[at]`` and ``other[to]``, its length in front."""
+    """Return whether the length-prefixed strings at ``buf[at]`` and ``other[to]`` are equal."""
     n = get_u16(buf, at) + 2
     if to + n > len(other):
         return False

@@ -24,7 +24,7 @@ class GrowingRxBuf(RxBuf):
     def __init__(self, size: int = 1 << 16, capacity: int = MAX_PACKET, extra: int = 0):
         # The base's constructor is not called, because this class has no fixed views.
         if size < SMALLEST:
-            raise ValueError("the receive buffer needs at least 16 bytes")
+            raise ValueError(f"rx_size {size}: need at least 16 bytes")
         self._first_size = size
         self._extra = extra
         self.buf = bytearray(size + extra)
