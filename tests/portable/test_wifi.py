@@ -141,6 +141,16 @@ def test_without_an_address_yet_a_pico_waits() -> None:
     assert r.poll(100) == PAUSE and r.nic.said()[-1] == ("disconnect",)
 
 
+def test_a_pico_that_loses_its_access_point_before_it_has_an_address() -> None:
+    """It shows "connecting" again, and does not connect."""
+    r = Radio(RP2).begin()
+    assert r.poll(1000, TRYING) == CONNECTING
+    r.nic.code = 2
+    assert r.poll(10000) == CONNECTING
+    assert r.poll(0, TRYING) == PAUSE
+    assert r.poll(1000) == CONNECTING and r.poll(29900) == CONNECTING
+
+
 def test_a_failure_must_last() -> None:
     """An RP2 may report a wrong password, and then connect."""
     r = Radio(RP2)

@@ -75,7 +75,8 @@ class Wifi(Interface):
         self.tx_power = tx_power
         self.power_save = power_save
         self._progress, self._sticks, self._settings = _PORTS[network.STAT_GOT_IP]
-        # What the status was before the attempt, and when it last was no failure, from the beginning of the attempt on.
+        # What the status was before the attempt, on an RP2 before this poll; and when it last was no failure, from the
+        # beginning of the attempt on.
         self._before = self._good_at = 0
         self._idle = False
 
@@ -110,7 +111,7 @@ class Wifi(Interface):
 
     def _connect(self) -> None:
         ssid, password = self.networks[self._at][:2]
-        self._before = self.nic.status()
+        self._before = self.nic.status() if self._sticks else 0
         self._good_at = 0
         if len(self.networks[self._at]) > 2:
             self.nic.connect(ssid, password, bssid=self.networks[self._at][2])
@@ -124,7 +125,11 @@ class Wifi(Interface):
         status = self.status = self.nic.status()
         if status in self._progress:
             self._good_at = passed
-            return False
+            if self._sticks:
+                return False
+            # An RP2 that had joined and shows "connecting" has lost its access point, and does nothing about it.
+            joined, self._before = self._before, status
+            return status < joined
         limit = _STALE_MS if self._sticks and status == self._before else _FAILED_MS
         return passed - self._good_at >= limit and not (self._sticks and self._is_associated())
 
