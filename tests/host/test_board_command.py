@@ -94,15 +94,17 @@ def port_info(device: str, vid: int | None = None, pid: int = 0, serial: str = "
 
 PICO = port_info("/dev/ttyACM0", 0x2E8A, 0x0005, "E661")
 BRIDGE = port_info("/dev/ttyUSB0", 0x10C4, 0xEA60, "0001")
+PIMORONI = port_info("/dev/ttyACM1", 0x2E8A, 0x105B)
 PROBE = port_info("/dev/ttyACM9", 0x2E8A, 0x000C)
 MODEM = port_info("/dev/ttyS0")
 
 
 def test_boards_are_found_by_their_usb_identifiers() -> None:
-    found = ports.boards([MODEM, PICO, PROBE, BRIDGE])
+    found = ports.boards([MODEM, PICO, PROBE, BRIDGE, PIMORONI])
     assert [(one.port, one.what, one.serial) for one in found] == [
         ("/dev/ttyACM0", "RP2 with MicroPython", "E661"),
         ("/dev/ttyUSB0", "ESP32 behind a CP210x bridge", "0001"),
+        ("/dev/ttyACM1", "RP2 with MicroPython", ""),
     ]
 
 

@@ -5,16 +5,19 @@ from pathlib import Path
 from typing import NamedTuple
 
 from serial.tools import list_ports
+from serial.tools.list_ports_common import ListPortInfo
 
 from headwater_host.board.errors import BoardError
 from headwater_host.exits import CONNECTION, USAGE
 
-#: (vendor, product; None: any): what is at such a port. The USB IDs are those of MicroPython's ports (ports/*/boards,
-#: tools/manifest) and of the bridges on ESP32 boards.
+#: (vendor, product; None: any other): what is at such a port; "": no board. From MICROPY_HW_USB_VID and _PID in
+#: MicroPython's ports/esp32 and ports/rp2/boards, and for the bridges on ESP32 boards from linux-usb.org/usb.ids.
 _BOARDS: dict[tuple[int, int | None], str] = {
-    (0x2E8A, 0x0005): "RP2 with MicroPython",
+    (0x2E8A, 0x0004): "",  # Picoprobe
+    (0x2E8A, 0x000C): "",  # Debug Probe
+    (0x2E8A, None): "RP2 with MicroPython",
     (0x303A, 0x1001): "ESP32, USB serial/JTAG",
-    (0x303A, 0x4001): "ESP32 with MicroPython, native USB",
+    (0x303A, None): "ESP32 with MicroPython, native USB",
     (0xF055, None): "MicroPython, native USB",
     (0x239A, None): "Adafruit board",
     (0x2341, None): "Arduino board",
@@ -44,24 +47,16 @@ class Found(NamedTuple):
     serial: str
 
 
-def kind(vendor: int | None, product: int | None) -> str:
-    """Return what has these USB identifiers; "" if it is no known board."""
-    if vendor is None:
-        return ""
-    return _BOARDS.get((vendor, product)) or _BOARDS.get((vendor, None), "")
-
-
-def boards(ports: Iterable[object] | None = None) -> list[Found]:
+def boards(ports: Iterable[ListPortInfo] | None = None) -> list[Found]:
     """Return the serial ports that have a board's USB identifiers."""
     found = []
-    for one in sorted(list_ports.comports()) if ports is None else ports:
-        vendor, product = getattr(one, "vid", None), getattr(one, "pid", None)
-        if what := kind(vendor, product):
-            product_text = getattr(one, "product", None)
-            text = f"{what} ({product_text})" if product_text else what
-            found.append(
-                Found(str(getattr(one, "device", "")), text, getattr(one, "serial_number", None) or "")
-            )
+    for port in sorted(list_ports.comports()) if ports is None else ports:
+        if port.vid is None:
+            continue
+        what = _BOARDS.get((port.vid, port.pid), _BOARDS.get((port.vid, None)))
+        if what:
+            text = f"{what} ({port.product})" if port.product else what
+            found.append(Found(port.device, text, port.serial_number or ""))
     return found
 
 

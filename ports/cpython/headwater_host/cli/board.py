@@ -2,6 +2,7 @@
 
 import argparse
 import contextlib
+import functools
 import json
 import os
 import sys
@@ -196,12 +197,12 @@ def _install(args: argparse.Namespace) -> int:
     folder = Path(args.components or components.PACKAGED)
     components.available(folder)
     own = settings.parse(content(str(args.settings)), str(args.settings)) if args.settings else None
-    patch, more = board_settings.patch(args)
     program = content(str(args.main)) if args.main else b""
     with _board(args) as board:
         found = information.facts(board)
         information.check_firmware(found)
         information.check_place(found)
+        patch, more = board_settings.patch(args)
         before = settings.read(board)
         after = settings.patched(before if own is None else own, patch)
         chosen = components.load(folder, args.component or components.fitting(after))
@@ -277,34 +278,36 @@ def _logs(args: argparse.Namespace) -> int:
 def _files(args: argparse.Namespace) -> int:
     with _board(args) as board:
         try:
-            _FILES[args.files_command](board, args)
+            data = _FILES[args.files_command](board, args)
         except FileNotFoundError as error:
             raise CommandError(f"there is no {args.name} on the board", FAILED) from error
+    if args.files_command == "get" and args.file != "-":
+        Path(args.file or Path(args.name).name).write_bytes(data)
+    else:
+        _write(data)
     return OK
 
 
-def _files_ls(board: "Board", args: argparse.Namespace) -> None:
-    for name in sorted(board.listdir(args.name)):
-        print(name)
+def _files_ls(board: "Board", args: argparse.Namespace) -> bytes:
+    return "".join(f"{name}\n" for name in sorted(board.listdir(args.name))).encode()
 
 
-def _files_get(board: "Board", args: argparse.Namespace) -> None:
-    data = board.get(args.name)
-    if args.file == "-":
-        _write(data)
-    else:
-        Path(args.file or Path(args.name).name).write_bytes(data)
+def _files_get(board: "Board", args: argparse.Namespace) -> bytes:
+    return board.get(args.name)
 
 
-def _files_put(board: "Board", args: argparse.Namespace) -> None:
+def _files_put(board: "Board", args: argparse.Namespace) -> bytes:
     name = args.name or f"/{Path(args.file).name}"
-    board.put(name, content(args.file), lambda written, size: _progress(name, written, size))
+    board.put(name, content(args.file), functools.partial(_progress, name))
+    return b""
 
 
-def _files_rm(board: "Board", args: argparse.Namespace) -> None:
+def _files_rm(board: "Board", args: argparse.Namespace) -> bytes:
     board.remove(args.name)
+    return b""
 
 
+#: Subcommands of `files`; what they return is for standard output, or a file.
 _FILES = {"ls": _files_ls, "get": _files_get, "put": _files_put, "rm": _files_rm}
 
 
