@@ -128,8 +128,9 @@ class Wifi(Interface):
             if self._sticks:
                 return False
             # An RP2 that had joined and shows "connecting" has lost its access point, and does nothing about it.
-            joined, self._before = self._before, status
-            return status < joined
+            lost: bool = status < self._before
+            self._before = status
+            return lost
         limit = _STALE_MS if self._sticks and status == self._before else _FAILED_MS
         return passed - self._good_at >= limit and not (self._sticks and self._is_associated())
 
