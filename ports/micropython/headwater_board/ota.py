@@ -371,8 +371,10 @@ class Receiver:
             raise RefusedError("main.py does not start the program with headwater_board.loader")
         if "left" in now:
             raise RefusedError("version %s is on trial; try again once it is healthy" % now["version"])
+        if self.state == READY:
+            raise RefusedError("version %s waits for the restart of the board" % self._manifest["version"])
         newest = self._manifest["serial"] if self.state else now["serial"]
-        if manifest["serial"] <= max(newest, now["serial"]) or self.state == READY:
+        if manifest["serial"] <= newest:
             raise RefusedError("replayed: it is not newer than the last update that was accepted")
         if _number(manifest["version"]) < _number(now["version"]) and not manifest.get("downgrade"):
             raise RefusedError(

@@ -422,7 +422,7 @@ def replays_and_downgrades() -> None:
     bench.send(other, 500)
     assert bench.receiver.state == ota.READY
     assert written("/" + loader.read()["slot"])
-    _refused(bench, image(serial=34, version="5"), "replayed")
+    _refused(bench, image(serial=34, version="5"), "waits for the restart")
 
 
 def on_trial() -> None:
