@@ -2,6 +2,7 @@
 
 import asyncio
 import itertools
+import json
 import subprocess
 import sys
 from collections.abc import Callable
@@ -15,6 +16,7 @@ from headwater_host.client.mqtt import Client
 from tests.hil import updates
 from tests.hil.update_cuts import BACK, RECEIVE, SEED, TRIAL, Bench
 from tests.host.hub_client import config, hub_of
+from tools.board_air import PASSWORD, SSID
 from tools.broker import Mosquitto, free_port
 from tools.deploy import component_files, package_files
 from tools.toolchain import ROOT
@@ -376,3 +378,51 @@ def test_the_example(mosquitto: Start, tmp_path: Path) -> None:
         done = _command(broker.port, str(new), *given, "--release", "1.2")
         assert done.returncode == 1
         assert "NameError: name 'broken' isn't defined); the board runs 1.1 again" in done.stderr
+
+
+DEVICE = """
+from headwater_board.device import Device
+from version import VERSION
+print("version", VERSION, "starts")
+device = Device()
+device.on_message = lambda message: print("command", str(message.payload_bytes(), "ascii"))
+device.subscribe(b"boards/shed/command", 1)
+with device:
+    while True:
+        device.wait(1000)
+"""
+
+
+def test_a_device_with_settings(mosquitto: Start) -> None:
+    """`Device` updates itself from the key `update` of its settings; its program gets the other messages."""
+    broker = mosquitto()
+    settings = {
+        "wifi": [{"ssid": SSID, "password": PASSWORD}],
+        "broker": {"protocol": "mqtt", "host": "192.168.4.1", "port": 1883, "client_id": "shed"},
+        "update": {"topic": updates.TOPIC, "key_file": "/update.key"},
+        "watchdog_ms": 4000,
+    }
+    files: dict[str, Content] = {
+        **package_files("mpy"),
+        "headwater.json": json.dumps(settings),
+        "update.key": updates.KEY.hex(),
+        "main.py": 'from headwater_board import loader\nloader.run("app")\n',
+        "app.py": DEVICE,
+        "version.py": 'VERSION = "0"\n',
+    }
+    with VirtualBoard(files=files, port="rp2", flash="littlefs", heap="256K") as board:
+        board.air.reach("192.168.4.1:1883", broker.port)
+        board.wait_for("version 0 starts")
+        new = {"app.py": DEVICE.encode(), "lib/version.py": b'VERSION = "1"\n'}
+        asyncio.run(updates.install(broker.port, updates.image(new, "1", 1)))
+        mark = board.wait_for("version 1 starts")
+
+        async def talk() -> None:
+            async with Client("127.0.0.1", broker.port) as client:
+                await client.publish("boards/shed/command", "blink", qos=1)
+
+        asyncio.run(talk())
+        board.wait_for("command blink", after=mark)
+        bad = updates.image({"app.py": b"import nothing\n"}, "2", 2)
+        with pytest.raises(UpdateError, match="ImportError: no module named 'nothing'"):
+            asyncio.run(updates.install(broker.port, bad))

@@ -607,7 +607,8 @@ def _check_manifest(manifest: "dict[str, Any]") -> None:
             name == _MANIFEST
             or name == _MANIFEST + ".new"
             or name == "firmware.at"
-            or min(name) < " "
+            # Of bytes: MicroPython keeps each different character of a string for ever.
+            or min(name.encode()) < 32
             or "\\" in name
         ):
             raise ValueError
