@@ -1,4 +1,4 @@
-"""WiFi of ESP32 and RP2 (Pico W): connects, and reconnects for years, without blocking.
+"""WiFi of ESP32 and RP2 (Pico W): connects and reconnects without blocking.
 
     wifi = Wifi([("home", "password"), ("phone", "password")], country="DE", hostname="board-1")
     keeper = Keeper(Client(Tcp("broker.local"), b"board-1", clean_start=False), network=wifi)
