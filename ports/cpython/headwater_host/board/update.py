@@ -83,9 +83,16 @@ class Transfer:
         if state == "ready":
             self.state = READY
             return False
-        if state != "receiving":
+        at, piece = report.get("next"), report.get("piece")
+        if (
+            state != "receiving"
+            or not isinstance(at, int)
+            or not isinstance(piece, int)
+            or at < 0
+            or piece < 1
+        ):
             return False
-        before, self.at, piece = self._sent_from, int(report["next"]), int(report["piece"])
+        before, self.at = self._sent_from, at
         if self.at >= len(self.image):
             self.state = CHECKING
             return False
@@ -96,11 +103,11 @@ class Transfer:
         return not stale
 
     def _running(self, report: dict[str, Any], ours: bool) -> bool:
-        failed = report.get("failed") or {}
-        if failed.get("id") == self.id.hex():
+        failed = report.get("failed")
+        if isinstance(failed, dict) and failed.get("id") == self.id.hex():
             raise UpdateError(
-                f"version {failed['version']} did not become healthy ({failed['why']}); "
-                f"the board runs {report['version']} again",
+                f"version {failed.get('version')} did not become healthy ({failed.get('why')}); "
+                f"the board runs {report.get('version')} again",
                 FAILED,
             )
         if ours:
