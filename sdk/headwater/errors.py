@@ -1,14 +1,14 @@
-"""Status codes, and whose fault they are.
+"""Status codes, and the party at fault for each.
 
 Functions of the core return an integer: 0 or more is success, less than 0 is one of these codes. A range of
-codes is a blame, so that a board can decide with one comparison what to do: mend the program (caller), drop
-the connection (peer), or try again later or with larger buffers (room). ``headwater.reasons`` has their names
-and texts, and costs a board nothing unless it is imported.
+codes belongs to one cause, so that one comparison decides what to do: correct the program (caller), close the
+connection (peer), or try again later or with larger buffers (room). ``headwater.reasons`` has names and texts; a
+board need not import it.
 """
 
 from headwater.wire import const
 
-# -28, -58 and -59 are taken: ``headwater.fmq.spec``; so are -7 and -8: ``headwater.ibmmq.segments``.
+# Defined elsewhere: -28, -58 and -59 in ``headwater.fmq.spec``, -7 and -8 in ``headwater.ibmmq.segments``.
 
 # The caller's fault: the call had no effect.
 E_TOPIC = const(-1)
@@ -49,7 +49,7 @@ E_REPEATED = const(-55)
 E_VALUE = const(-56)
 E_ALIAS = const(-57)
 
-# The connection's fate.
+# Failures of the connection.
 E_REFUSED = const(-60)
 E_TIMEOUT = const(-61)
 E_CLOSED = const(-62)
@@ -64,7 +64,7 @@ CONNECTION = const(4)
 
 
 def blame(code: int) -> int:
-    """Whose fault a code is: 0 (none), CALLER, ROOM, PEER or CONNECTION."""
+    """Return the cause of a code: 0 (no error), CALLER, ROOM, PEER or CONNECTION."""
     if code >= 0:
         return 0
     if code > -20:
@@ -75,8 +75,8 @@ def blame(code: int) -> int:
 
 
 def name_of(code: int) -> str:
-    """Return the name of the constant that has this status, for instance ``E_TIMEOUT``, or a text. Allocates."""
-    # Imported here: in a component the names are a file of their own, which a program without errors does not load.
+    """Return the name of the status constant, for instance ``E_TIMEOUT``, or a text. Allocates."""
+    # Imported here: in a component the names are a separate file, which a program without errors does not load.
     from headwater import errors
 
     for name, value in errors.__dict__.items():
@@ -86,7 +86,7 @@ def name_of(code: int) -> str:
 
 
 class HeadwaterError(Exception):
-    """Raised by the conveniences that raise; ``code`` is the status, as the core returned it."""
+    """An error of a method that raises instead of returning a status; ``code`` is the status."""
 
     def __init__(self, code: int, detail: str = ""):
         name = name_of(code)

@@ -14,15 +14,15 @@ Kinds:
   ``protocol``. Its packet id is that of the oldest entry, or of the next one if there is none.
 - The new state of an entry (``connection``), with the packet if it is AT1 or AT2.
 - OPENED and CLOSED, for the identifier of a received message.
-- SETTLED: ``fresh`` is over.
+- SETTLED: ``fresh`` is cleared.
 
 The checksum is the reflected 30-bit CRC of CDMA: a small integer on a 32-bit board. It detects every burst of up to 30
 bits.
 
-Bytes behind the last whole record are an interrupted write and are cut off. Damaged records before it are skipped. The
+Bytes after the last whole record are an interrupted write and are cut off. Damaged records before it are skipped. The
 messages of lost records are listed in ``lost``; their identifiers are released with PUBREL, so that the server does not
 take a later message with the same identifier for a duplicate. Received identifiers from before the damage are
-forgotten: a duplicate is better than a lost message.
+removed: a duplicate is better than a lost message.
 
 This module does no I/O: the port supplies the file (``types.JournalFile``).
 """
@@ -63,7 +63,7 @@ _CRC = (
 
 
 def crc30(buf: "Bytes", at: int, end: int, crc: int) -> int:
-    """Return the checksum of ``buf[at:end]``, continued from ``crc``, that of the bytes before."""
+    """Return the checksum of ``buf[at:end]``, continued from ``crc``, the checksum of the bytes before."""
     table = _CRC
     while at < end:
         crc ^= buf[at]
@@ -91,7 +91,7 @@ class JournalOutbox(RamOutbox):
 
     - ``torn``: bytes that were cut off the end. ``damaged``: bytes in the middle that were not records; ``lost``: the
       packet identifiers of messages lost with them.
-    - ``unreadable``: whether the whole file was damaged; it has been set aside.
+    - ``unreadable``: True if the whole file was damaged; it has been set aside.
 
     Raises OSError if the file cannot be read, ValueError if it has messages of the other protocol level. If it cannot
     be written, methods that return a status return E_STORE with the cause in ``error``; the next call writes a new
@@ -110,7 +110,9 @@ class JournalOutbox(RamOutbox):
         protocol: int = 0,
     ):
         if sync_every < 1 or sync_ms < 0:
-            raise ValueError("sync_every is a number of messages, sync_ms of milliseconds")
+            raise ValueError(
+                "sync_every %r, sync_ms %r: need at least 1 message and 0 ms" % (sync_every, sync_ms)
+            )
         RamOutbox.__init__(self, size, slots)
         self.ids = array("H", [0] * receive_window)
         #: The session finds the identifiers here.
@@ -132,7 +134,7 @@ class JournalOutbox(RamOutbox):
         self._file = file
         self._end = 0
         self._full = 0
-        # Whether the file differs from the memory and has to be rewritten.
+        # True if the file differs from the memory and has to be rewritten.
         self._stale = False
         image = file.load()
         if image is not None:
@@ -140,7 +142,9 @@ class JournalOutbox(RamOutbox):
             if self.protocol != protocol:
                 if self.count and self.protocol and protocol:
                     file.close()
-                    raise ValueError("the journal has packets of another version of MQTT")
+                    raise ValueError(
+                        "protocol %r: the journal has messages of protocol %r" % (protocol, self.protocol)
+                    )
                 if not self.count:
                     self.protocol = protocol
                     self._stale = True
@@ -153,7 +157,7 @@ class JournalOutbox(RamOutbox):
             raise self.error
 
     def commit(self, n: int, state: int) -> int:
-        """Make the packet of ``n`` bytes at the reserved offset an entry: its index, or E_STORE."""
+        """Make the packet of ``n`` bytes at the reserved offset an entry. Return its index, or E_STORE."""
         i = RamOutbox.commit(self, n, state)
         if _keep(self, state, i, n):
             self.state[i] = _FREE
@@ -164,7 +168,7 @@ class JournalOutbox(RamOutbox):
         return i
 
     def set(self, i: int, state: int) -> int:
-        """Set an entry's delivery state and remove the oldest entries while they are DONE: 0, or E_STORE."""
+        """Set an entry's delivery state and remove the oldest entries while they are DONE. Return 0 or E_STORE."""
         before = self.state[i]
         RamOutbox.set(self, i, state)
         if _keep(self, state, i, 0):
@@ -174,7 +178,7 @@ class JournalOutbox(RamOutbox):
         return 0
 
     def settle(self) -> int:
-        """End ``fresh``: the server has no messages of an earlier life. 0, or E_STORE."""
+        """Clear ``fresh``: the server has no messages of an earlier session. Return 0 or E_STORE."""
         self.fresh = False
         if _keep(self, _SETTLED, 0, 0):
             self.fresh = True
@@ -182,13 +186,13 @@ class JournalOutbox(RamOutbox):
         return 0
 
     def clear(self) -> None:
-        """Forget every entry."""
+        """Remove every entry."""
         if self.count:
             RamOutbox.clear(self)
             self.compact()
 
     def opened(self, packet_id: int) -> int:
-        """Record that a message was passed to the application: 0, or E_STORE."""
+        """Record that a message was passed to the application. Return 0 or E_STORE."""
         ids = self.ids
         free = -1
         for i in range(len(ids)):
@@ -206,7 +210,7 @@ class JournalOutbox(RamOutbox):
         return 0
 
     def closed(self, packet_id: int) -> int:
-        """Free a received identifier, or all of them (0): 0, or E_STORE."""
+        """Remove a received identifier, or all of them (0). Return 0 or E_STORE."""
         ids = self.ids
         place = -1
         for i in range(len(ids)):
@@ -220,7 +224,7 @@ class JournalOutbox(RamOutbox):
         return 0
 
     def sync(self) -> int:
-        """Sync the file, for instance before a deep sleep: 0, or E_STORE."""
+        """Sync the file, for instance before a deep sleep. Return 0 or E_STORE."""
         if not self.unsynced and not self._stale:
             return 0
         if self._stale:
@@ -233,7 +237,7 @@ class JournalOutbox(RamOutbox):
         return 0
 
     def tick(self, now_ms: int) -> int:
-        """Tell the time; sync changes that are ``sync_ms`` old, acknowledgements included: 0, or E_STORE."""
+        """Sync changes that are ``sync_ms`` old, including acknowledgements. Return 0 or E_STORE."""
         if not self.unsynced:
             self._since = now_ms
         elif self.sync_ms and (now_ms - self._since) & TICKS_MASK >= self.sync_ms:
@@ -242,7 +246,7 @@ class JournalOutbox(RamOutbox):
         return 0
 
     def compact(self) -> int:
-        """Write the live content to a new file, which replaces the old one: 0, or E_STORE. Allocates."""
+        """Write the live content to a new file, which replaces the old one. Return 0 or E_STORE. Allocates."""
         try:
             self._file.begin()
             _write_all(self)
@@ -268,7 +272,7 @@ def _failed(box: JournalOutbox, error: OSError) -> int:
 
 
 def _keep(box: JournalOutbox, kind: int, i: int, n: int) -> int:
-    """Record a change: entry ``i`` (or received identifier i + 1) is now of this kind. 0, or E_STORE."""
+    """Record that entry ``i`` (or received identifier i + 1) is now of this kind. Return 0 or E_STORE."""
     if box._stale or box._end + _HEAD + _CHECK + n > box._full:
         return box.compact()
     try:
@@ -325,7 +329,7 @@ def _write_all(box: JournalOutbox) -> None:
     _put_check(box, crc30(first, 0, len(first), _INIT), _BEGIN_SIZE)
     i = box.head
     for _ in range(box.count):
-        # PUBREL is its packet id; of what is acknowledged and waits for older ones, the place.
+        # REL and DONE have no content: PUBREL follows from the packet identifier.
         _put(box, box.state[i], i, box.size[i] if box.state[i] <= _AT2 else 0)
         i = i + 1 if i + 1 < box.slots else 0
     for packet_id in box.ids:
@@ -403,7 +407,7 @@ def _begin(box: JournalOutbox, image: bytearray) -> None:
 
 
 def _apply(box: JournalOutbox, image: bytearray, at: int, n: int) -> bool:
-    """Replay one record: whether it was consistent."""
+    """Replay one record. Return whether it was consistent."""
     kind = image[at]
     i = (image[at + 1] << 8 | image[at + 2]) - 1
     if kind == _SETTLED:
@@ -434,7 +438,7 @@ def _apply(box: JournalOutbox, image: bytearray, at: int, n: int) -> bool:
 
 
 def _place(box: JournalOutbox, i: int, state: int, at: int, n: int) -> None:
-    """Make ``i`` the newest entry. Without damage it follows the one before without a gap."""
+    """Make ``i`` the newest entry. Without damage it directly follows the previous one."""
     slots = box.slots
     gap = (i - box.next) % slots
     while box.count + gap >= slots:

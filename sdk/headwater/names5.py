@@ -85,7 +85,7 @@ _DISCONNECT = 14
 
 
 def code_name(code: int, packet_type: int) -> str:
-    """The name of a reason code in a packet of this type; ``"unknown"`` for one that does not exist."""
+    """Return the name of a reason code in a packet of this type; ``"unknown"`` for an undefined code."""
     if code == 0 and packet_type == _SUBACK:
         return "granted_qos_0"
     if code == 0 and packet_type == _DISCONNECT:

@@ -2,7 +2,7 @@
 
     stream_to(client.session, sink)
 
-Without this module such messages are skipped. ``sink`` is a ``headwater.types.Sink``. Passing on allocates nothing.
+Without it such messages are skipped. ``sink`` is a ``headwater.types.Sink``. Receiving allocates nothing.
 """
 
 TYPE_CHECKING = False
@@ -18,25 +18,25 @@ if TYPE_CHECKING:
 
 
 def stream_to(session: "Streaming", sink: "Sink[Any] | None") -> None:
-    """Pass large messages of a session to ``sink``; None skips them. Call it while none is under way."""
+    """Pass large messages of a session to ``sink``; None skips them. Do not call it during a large message."""
     session.stream = None if sink is None else Stream(sink)
 
 
 class Stream:
-    """The way of large messages to a sink.
+    """Passes large messages to a sink.
 
-    A sink that raises gets no more of the message, which then is not acknowledged.
+    If the sink raises an exception, it gets no more of the message, which is then not acknowledged.
     """
 
     def __init__(self, sink: "Sink[Any]"):
         self.sink = sink
-        #: Whether the sink takes the message under way.
+        #: True if the sink accepts the current message.
         self.streaming = False
         # Bound once, because binding allocates.
         self.end = self.close
 
     def offer(self, session: "Any", message: "Any") -> None:
-        """Offer the sink the large message that ``session`` is about to receive."""
+        """Offer the sink the large message that ``session`` starts to receive."""
         epoch = session.epoch
         self.streaming = self.sink.open(message, session.large_left)
         if session.epoch != epoch:
@@ -44,7 +44,7 @@ class Stream:
             self.close(False)
 
     def write(self, buf: "Bytes", at: int, n: int) -> None:
-        """Pass on ``n`` bytes of the payload."""
+        """Pass ``n`` bytes of the payload to the sink."""
         try:
             self.sink.write(buf, at, n)
         except BaseException:
@@ -52,7 +52,7 @@ class Stream:
             raise
 
     def close(self, complete: bool) -> None:
-        """Tell the sink that its message has ended."""
+        """End the sink's message."""
         if self.streaming:
             self.streaming = False
             self.sink.close(complete)

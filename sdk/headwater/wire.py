@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from headwater.types import Bytes
 
     def const(value: int) -> int:
-        """The value itself; under MicroPython the compiler folds it into the code."""
+        """Return ``value``; MicroPython's compiler folds it into the code."""
         ...
 else:
     try:
@@ -18,11 +18,11 @@ else:
     except ImportError:
 
         def const(value):
-            """The value itself."""
+            """Return ``value``."""
             return value
 
 
-#: What Python raises when something that is not bytes is used as such; MicroPython does not know BufferError.
+#: Exceptions when an object that is not bytes-like is used as such; MicroPython has no BufferError.
 NOT_BYTES: "tuple[type[Exception], ...]" = (TypeError, ValueError, LookupError, NotImplementedError)
 if hasattr(builtins, "BufferError"):
     NOT_BYTES += (BufferError,)
@@ -31,29 +31,29 @@ if hasattr(builtins, "BufferError"):
 TICKS_MASK = const(0x3FFFFFFF)
 
 
-# A tuple that is written out where it is used is made anew each time.
+# A constant, because a tuple in an expression is created each time.
 _BYTES = (bytes, bytearray, memoryview)
 
 
 def is_bytes(value: object) -> bool:
-    """Whether this is something the encoders can write."""
+    """Return whether the encoders can write ``value``."""
     return isinstance(value, _BYTES)
 
 
 def get_u16(buf: "Bytes", at: int) -> int:
-    """The big-endian 16-bit integer at ``at``."""
+    """Return the big-endian 16-bit integer at ``at``."""
     return buf[at] << 8 | buf[at + 1]
 
 
 def put_u16(buf: bytearray, at: int, value: int) -> int:
-    """Write a big-endian 16-bit integer at ``at``; returns the offset behind it."""
+    """Write a big-endian 16-bit integer at ``at``. Return the offset after it."""
     buf[at] = value >> 8
     buf[at + 1] = value & 0xFF
     return at + 2
 
 
 def put_block(buf: bytearray, at: int, data: "Bytes") -> int:
-    """Write ``data`` behind its 16-bit length (MQTT 3.1.1, 1.5.3); returns the offset behind it."""
+    """Write the 16-bit length of ``data``, then ``data`` (MQTT 3.1.1, 1.5.3). Return the offset after it."""
     n = len(data)
     buf[at] = n >> 8
     buf[at + 1] = n & 0xFF
@@ -63,12 +63,12 @@ def put_block(buf: bytearray, at: int, data: "Bytes") -> int:
 
 
 def varint_size(value: int) -> int:
-    """How many bytes MQTT's variable byte integer takes for ``value`` (0 … 268 435 455)."""
+    """Return the size of ``value`` (0 to 268,435,455) as MQTT's variable byte integer, in bytes."""
     return 1 if value < 128 else 2 if value < 16384 else 3 if value < 2097152 else 4
 
 
 def put_varint(buf: bytearray, at: int, value: int) -> int:
-    """Write ``value`` as a variable byte integer (MQTT 3.1.1, 2.2.3); returns the offset behind it."""
+    """Write ``value`` as a variable byte integer (MQTT 3.1.1, 2.2.3). Return the offset after it."""
     while value > 127:
         buf[at] = value & 127 | 128
         value >>= 7
@@ -78,8 +78,7 @@ def put_varint(buf: bytearray, at: int, value: int) -> int:
 
 
 def check_utf8(buf: "Bytes", at: int, end: int) -> int:
-    """Where UTF-8 in ``buf[at:end]`` is ill-formed or has U+0000 (MQTT 3.1.1, 1.5.3): an offset, or -1 when
-    it is right.
+    """Check UTF-8 in ``buf[at:end]`` (MQTT 3.1.1, 1.5.3). Return the offset of the first error or U+0000, or -1.
 
     Surrogates, overlong forms and code points above U+10FFFF are ill-formed (RFC 3629).
     """
@@ -95,7 +94,7 @@ def check_utf8(buf: "Bytes", at: int, end: int) -> int:
 
 
 def _character(buf: "Bytes", at: int, end: int) -> int:
-    """How many bytes the character at ``at`` takes, which is not ASCII; 0 when it is ill-formed, or U+0000."""
+    """Return the size of the non-ASCII character at ``at`` in bytes; 0 if it is ill-formed or U+0000."""
     c = buf[at]
     more = 1 if c < 0xE0 else 2 if c < 0xF0 else 3
     if not 0xC2 <= c < 0xF5 or at + more >= end:
@@ -105,7 +104,7 @@ def _character(buf: "Bytes", at: int, end: int) -> int:
         if buf[i] & 0xC0 != 0x80:
             return 0
         c = c << 6 | buf[i] & 63
-    # An overlong form has no bits where only so many bytes have any; 27 << 11 is where the surrogates are.
+    # An overlong form has only zeros in the bits that its size adds; the surrogates start at 27 << 11.
     return 0 if c >> 5 * more + 1 == 0 or c >> 11 == 27 or c > 0x10FFFF else more + 1
 
 
@@ -128,11 +127,11 @@ class Message:
         return self.head >> 1 & 3
 
     def dup(self) -> bool:
-        """Return PUBLISH's DUP: whether it may be a redelivery."""
+        """Return PUBLISH's DUP: True if it may be a redelivery."""
         return self.head & 8 != 0
 
     def retain(self) -> bool:
-        """Return PUBLISH's RETAIN: whether the server had stored it, or is to store it."""
+        """Return PUBLISH's RETAIN: True if the server has stored it, or must store it."""
         return self.head & 1 != 0
 
     def topic_is(self, name: "Bytes") -> bool:

@@ -4,7 +4,7 @@
 until the next frame is decoded. ``decode_fields`` checks everything before a field is used, so no accessor fails after
 it. A decoder returns 0 or an offset, or an error with ``bad_at`` set to the offset of the fault.
 
-An encoder writes into the caller's buffer and returns the offset behind the frame; or an error if the frame does not
+An encoder writes into the caller's buffer and returns the offset after the frame; or an error if the frame does not
 end before ``limit`` or an argument is wrong, and then the written bytes are to be ignored. ``ident`` is a message id.
 Strings are bytes in UTF-8, which the caller checks. Frequent operations allocate nothing: ``put_message`` and
 ``encode_answer``.
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     #: A field: see ``encode_frame``.
     Field = None | bool | int | Bytes | Sequence[Bytes]
 
-# As in ``headwater.fmq.spec``.
+# Copies of constants of ``headwater.fmq.spec``.
 _AUTH = const(0)
 _SLAVEOF = const(1)
 _PUBLISH = const(3)
@@ -229,7 +229,7 @@ class Frame(Message):
 def decode_header(f: Frame, at: int, end: int) -> int:
     """Decode the header of the frame at ``at``; ``end`` is where the received bytes end.
 
-    Returns the offset behind the frame, which may lie beyond ``end``; MORE (0) if the header is incomplete; E_TYPE,
+    Returns the offset after the frame, which may lie beyond ``end``; MORE (0) if the header is incomplete; E_TYPE,
     E_FLAGS, E_RX_QOS or E_ID; E_LENGTH if the length has more than five bytes; E_RX_TOO_LARGE if it is above the limit.
     """
     buf = f.buf
@@ -263,7 +263,7 @@ def decode_header(f: Frame, at: int, end: int) -> int:
 
 
 def _long_length(f: Frame, at: int, end: int) -> int:
-    """Decode a length of several bytes: the offset behind the frame, MORE, E_LENGTH or E_RX_TOO_LARGE."""
+    """Decode a length of several bytes. Return the offset after the frame, MORE, E_LENGTH or E_RX_TOO_LARGE."""
     i = at + (f.buf[at] >> 4)
     if i > at + 4:
         return E_LENGTH
@@ -285,7 +285,7 @@ def _long_length(f: Frame, at: int, end: int) -> int:
 
 
 def scan(f: Frame, at: int, end: int) -> int:
-    """Decode a frequent, whole and well-formed frame at ``at`` in one step; return the offset behind it.
+    """Decode a frequent, whole and well-formed frame at ``at`` in one step. Return the offset after it.
 
     Frequent are PUBLISH, and CONSUMERESP of a subscription, with a body below 4096 bytes, a topic below 256 and no
     tags; ACK without a body; frames that have none. The time in the id has eight bytes. 0 says nothing about the frame:
@@ -374,7 +374,7 @@ def _simple(f: Frame, i: int, end: int) -> bool:
 
 
 def decode_fields(f: Frame) -> int:
-    """Decode the body after ``decode_header``: 0 or an error.
+    """Decode the body after ``decode_header``. Return 0 or an error.
 
     E_FIELD: a field is missing or ends beyond the body; E_SIZE: bytes follow the last field; E_UTF8; E_CODE; E_RX_QOS;
     E_FORM: a field has the wrong type or is out of range.
@@ -402,7 +402,7 @@ def _row_to_read(f: Frame) -> bytes:
 
 
 def walk_fields(f: Frame, row: bytes, end: int) -> int:
-    """Decode the fields of ``row`` before ``end``: 0 or an error."""
+    """Decode the fields of ``row`` before ``end``. Return 0 or an error."""
     at = f.body
     k = 1
     while k < len(row):
@@ -436,7 +436,7 @@ def _message(f: Frame, k: int) -> None:
 
 
 def _field(f: Frame, at: int, end: int, kind: int) -> int:
-    """Check the field at ``at``: the offset behind it, or an error."""
+    """Check the field at ``at``. Return the offset after it, or an error."""
     f.bad_at = at
     if kind == _REST:
         return end
@@ -469,7 +469,7 @@ def _field(f: Frame, at: int, end: int, kind: int) -> int:
 
 
 def _number(f: Frame, at: int, kind: int) -> int:
-    """Check that the number is in the field's range: the offset behind it, or an error."""
+    """Check that the number is in the field's range. Return the offset after it, or an error."""
     v = f.value
     if _TOPICS >> (kind & 31) & 1:
         return at if v.end - v.at <= _HASH_SIZE else _E_FORM
@@ -484,7 +484,7 @@ def _number(f: Frame, at: int, kind: int) -> int:
 
 
 def _texts(f: Frame, at: int, end: int) -> int:
-    """Check the strings of the list whose head was read: the offset behind the last, or an error."""
+    """Check the strings of the list whose head was read. Return the offset after the last, or an error."""
     v = f.value
     for _ in range(v.count):
         f.bad_at = at
@@ -498,7 +498,7 @@ def _texts(f: Frame, at: int, end: int) -> int:
 
 
 def _address(f: Frame, at: int, end: int) -> int:
-    """Check the address at ``at``: the offset behind it, or an error."""
+    """Check the address at ``at``. Return the offset after it, or an error."""
     f.bad_at = at
     if at >= end:
         return E_FIELD
@@ -522,7 +522,7 @@ def length_size(n: int) -> int:
 
 
 def put_length(buf: bytearray, at: int, n: int) -> int:
-    """Write a body length; return the offset behind it."""
+    """Write a body length. Return the offset after it."""
     i = at + 1
     rest = n >> 4
     while rest:
@@ -534,7 +534,7 @@ def put_length(buf: bytearray, at: int, n: int) -> int:
 
 
 def put_head(buf: bytearray, at: int, head: int, ident: "Bytes") -> int:
-    """Write the first byte and the id, for which there is room; return the offset behind them."""
+    """Write the first byte and the id, for which there is room. Return the offset after them."""
     buf[at] = head
     at += 1
     end = at + len(ident)
@@ -551,7 +551,7 @@ def message_size(topic: "Bytes", payload: "Bytes", tags: "Bytes" = NO_TAGS) -> i
 
 
 def put_message(buf: bytearray, at: int, topic: "Bytes", payload: "Bytes", tags: "Bytes") -> int:
-    """Write length and body of a PUBLISH, for which there is room; return the offset behind them.
+    """Write length and body of a PUBLISH, for which there is room. Return the offset after them.
 
     ``tags`` is an encoded list (``tag_list``). Reuses ``n`` to stay within 11 words.
     """
@@ -578,7 +578,7 @@ def put_message(buf: bytearray, at: int, topic: "Bytes", payload: "Bytes", tags:
 
 
 def _put_raw(buf: bytearray, at: int, data: "Bytes") -> int:
-    """Write bytes unchanged; return the offset behind them."""
+    """Write bytes unchanged. Return the offset after them."""
     end = at + len(data)
     buf[at:end] = data
     return end
@@ -669,7 +669,7 @@ def _put_fields(buf: bytearray, at: int, limit: int, row: bytes, values: "Sequen
 
 
 def _put_field(buf: bytearray, at: int, limit: int, kind: int, value: "Field") -> int:
-    """Write a field: the offset behind it, or an error, also if ``at`` is one."""
+    """Write a field. Return the offset after it, or an error, also if ``at`` is one."""
     if at < 0:
         return at
     if value is None:

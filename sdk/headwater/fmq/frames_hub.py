@@ -25,7 +25,7 @@ _ID_SIZE = const(18)
 
 
 def decode_frame(f: Frame, at: int, end: int) -> int:
-    """Decode the frame at ``at``; return the offset behind it, MORE or an error."""
+    """Decode the frame at ``at``. Return the offset after it, MORE or an error."""
     stop = decode_header(f, at, end)
     if stop <= 0:
         return stop
@@ -66,7 +66,7 @@ def time_at(buf: "Bytes", at: int) -> int:
 def put_id(buf: bytearray, at: int, limit: int, kind: int, process: int, thread: int, time: "Bytes") -> int:
     """Write an id; ``time`` is an encoded DateTime.
 
-    Returns the offset behind it, E_TOO_LARGE, or E_ARGUMENT if it takes more than 18 bytes.
+    Returns the offset after it, E_TOO_LARGE, or E_ARGUMENT if it takes more than 18 bytes.
     """
     start = at
     at = put_little(buf, at + 1, limit, process)

@@ -12,7 +12,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from headwater.types import Bytes
 
-# As in ``headwater.fmq.spec``.
+# Copies of constants of ``headwater.fmq.spec``.
 _DATETIME = const(11)
 _ID_SIZE = const(18)
 _E_ID = const(-59)
@@ -29,7 +29,7 @@ _BOOTS = const(0xFFFF)
 
 
 def id_end(buf: "Bytes", at: int, end: int) -> int:
-    """Return the offset behind the id at ``at``, MORE if it is incomplete at ``end``, or E_ID."""
+    """Return the offset after the id at ``at``, MORE if it is incomplete at ``end``, or E_ID."""
     if at >= end:
         return MORE
     i = at + 1 + (buf[at] & 15)
@@ -105,7 +105,7 @@ class IdMaker:
         self.set_process(b"", 0, 0)
 
     def set_process(self, buf: "Bytes", at: int, end: int) -> int:
-        """Set the process number from the little-endian bytes ``buf[at:end]``: 0 or E_ARGUMENT. It allocates.
+        """Set the process number from the little-endian bytes ``buf[at:end]``. Return 0 or E_ARGUMENT. It allocates.
 
         No bytes, or zero: there is no number yet.
         """
@@ -130,7 +130,7 @@ class IdMaker:
         return 0
 
     def set_time(self, buf: "Bytes", at: int, end: int, now_ms: int) -> int:
-        """Set the clock to ``buf[at:end]``, nanoseconds since 1970 in eight little-endian bytes: 0 or E_ARGUMENT.
+        """Set the clock to ``buf[at:end]``: nanoseconds since 1970, eight little-endian bytes. Return 0 or E_ARGUMENT.
 
         A time that is not later than the last id is ignored.
         """

@@ -193,7 +193,7 @@ def put_bytes(
 
 
 def check(v: Value, at: int, end: int) -> int:
-    """Check the value at ``at`` and its content: the offset behind it, or an error. ``v`` is then its head."""
+    """Check the value at ``at`` and its content. Return the offset after it, or an error. ``v`` is then its head."""
     start = at
     at = read(v, at, end)
     if v.kind < LIST or at < 0:

@@ -6,10 +6,10 @@ place::
     at = read(v, at, end)           # behind the head of a list: its first value
     for _ in range(v.count): ...    # of a map, key, value, key, value: 2 * v.count
 
-It returns the offset behind it, or an error with ``bad_at`` set: E_FIELD (it ends beyond ``end``), E_UTF8, E_FORM.
+It returns the offset after it, or an error with ``bad_at`` set: E_FIELD (it ends beyond ``end``), E_UTF8, E_FORM.
 Longer forms than necessary are accepted.
 
-Each ``put_`` function writes the shortest form and returns the offset behind it; or E_TOO_LARGE if it does not end
+Each ``put_`` function writes the shortest form and returns the offset after it; or E_TOO_LARGE if it does not end
 before ``limit``, or E_ARGUMENT. An error as ``at`` is returned, so that only the last result has to be checked::
 
     at = put_count(buf, 0, limit, MAP, 2)
@@ -29,7 +29,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from headwater.types import Bytes
 
-# As in ``headwater.fmq.spec``.
+# Copies of constants of ``headwater.fmq.spec``.
 _NONE = const(0)
 _STRING = const(1)
 _BOOL = const(2)
@@ -79,7 +79,7 @@ class Value:
 
 
 def read(v: Value, at: int, end: int) -> int:
-    """Read the value at ``at``, or the head of a list, map or object: the offset behind it, or an error."""
+    """Read the value at ``at``, or the head of a list, map or object. Return the offset after it, or an error."""
     v.bad_at = at
     if at >= end:
         return E_FIELD

@@ -238,7 +238,7 @@ class Chain:
         return None
 
     def _follow(self) -> bool:
-        """Take byte order and character set of the next header from ``header``; return whether they are valid."""
+        """Take byte order and character set of the next header from ``header``. Return whether they are valid."""
         header = self.header
         integers = header.low(self.row) & 15
         if integers != 1 and integers != 2:

@@ -134,7 +134,7 @@ class Header:
         self.bad_at = at
 
     def begin(self, layout: "Layout", at: int, big: bool, ccsid: int) -> int:
-        """Write the defaults; return the offset behind the header, or E_TOO_LARGE if the buffer is too short."""
+        """Write the defaults. Return the offset after the header, or E_TOO_LARGE if the buffer is too short."""
         self.big = big
         self.ccsid = ccsid
         self._place(layout, at)
@@ -163,7 +163,7 @@ class Header:
     def look(self, layout: "Layout", at: int, end: int, big: bool, ccsid: int) -> int:
         """Check StrucId, Version and StrucLength of the header at ``at``, and that it ends before ``end``.
 
-        Returns the offset behind it, E_CODE or E_TRUNCATED. Then its fields can be read and written.
+        Returns the offset after it, E_CODE or E_TRUNCATED. Then its fields can be read and written.
         """
         self.big = big
         self.ccsid = ccsid

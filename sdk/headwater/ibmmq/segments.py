@@ -92,7 +92,7 @@ class GroupIds:
         self._made = made
 
     def put_next(self, buf: bytearray, at: int) -> int:
-        """Write the next id at ``at``; return the offset behind it. 2**32 ids are different."""
+        """Write the next id at ``at``. Return the offset after it. 2**32 ids are different."""
         made = self._made
         i = GROUP_ID_SIZE - 1
         while i >= _COUNT:

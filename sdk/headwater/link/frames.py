@@ -95,7 +95,7 @@ def stuffed_size(n: int) -> int:
 
 
 def stuff(src: "Bytes", at: int, n: int, out: bytearray, to: int) -> int:
-    """Stuff ``src[at:at+n]`` into ``out`` at ``to``; return the offset behind it.
+    """Stuff ``src[at:at+n]`` into ``out`` at ``to``. Return the offset after it.
 
     Consecutive pieces decode as if they had been stuffed in one call.
     """
@@ -144,7 +144,7 @@ class Unstuffer:
         self._kind = 0
 
     def take(self, src: "Bytes", at: int, end: int) -> int:
-        """Take ``src[at:end]`` up to the first delimiter; return the offset behind it."""
+        """Take ``src[at:end]`` up to the first delimiter. Return the offset after it."""
         buf = self.buf
         n = self._n
         left = self._left
@@ -226,7 +226,7 @@ def fill_trailer(trailer: bytearray, kind: int, seq: int, ack: int, credit: int,
 def close_frame(trailer: bytearray, crc: int, out: bytearray, to: int) -> int:
     """Stuff the trailer behind the payload with the checksum ``crc`` and close the frame.
 
-    Return the offset behind it.
+    Return the offset after it.
     """
     crc = crc16(trailer, 0, _CHECKED, crc)
     trailer[_CHECKED] = crc >> 8

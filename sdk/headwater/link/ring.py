@@ -19,7 +19,7 @@ class RingIO:
         return self._n
 
     def readinto(self, buf: "bytearray | memoryview", n: int) -> int:
-        """Move at most ``n`` bytes, and no more than ``buf`` holds, to the start of ``buf``; return their number."""
+        """Move at most ``n`` bytes, and no more than ``buf`` holds, to the start of ``buf``. Return their number."""
         n = min(n, self._n, len(buf))
         ring = self._buf
         at = self._at
@@ -34,7 +34,7 @@ class RingIO:
         return n
 
     def write(self, buf: "Bytes", at: int, n: int) -> int:
-        """Append as much of ``buf[at:at+n]`` as there is room for; return the number of bytes."""
+        """Append as much of ``buf[at:at+n]`` as there is room for. Return the number of bytes."""
         size = self._size
         n = min(n, size - self._n)
         ring = self._buf

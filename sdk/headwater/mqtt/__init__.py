@@ -1,1 +1,1 @@
-"""MQTT: packets (``encode``, ``decode``), topics, and the sessions of both ends (``session``, ``server``)."""
+"""MQTT: packets, topics, and the sessions of clients (``session``) and servers (``server``)."""

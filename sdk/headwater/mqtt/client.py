@@ -1,4 +1,4 @@
-"""The client that applications use: an MQTT session over a transport, on boards and wherever a loop polls.
+"""The MQTT client for applications: a session over a transport, driven by polling.
 
     client = Client(Tcp("broker.local"), b"board-1", clean_start=False)
     client.on_message = lambda message: print(message.topic_text(), message.payload_bytes())
@@ -8,8 +8,8 @@
         client.publish(b"board-1/telemetry", sample(), 1)
         client.wait(1000)
 
-``Tcp`` stands for a dialer (``headwater.types.Dialer``): what opens a transport, tells the time and waits, on
-this port. The core itself has no clock. Publishing, polling and receiving allocate nothing once connected.
+``Tcp`` is a dialer of the port (``headwater.types.Dialer``): it opens transports, reads the clock and waits. The core
+reads no clock itself. Publishing, polling and receiving allocate nothing once connected.
 """
 
 from headwater.connection import Driver, send_out, send_ready, send_request
@@ -29,14 +29,14 @@ _PUBLISH_0 = const(0x30)
 
 
 class Client(Driver):
-    """One connection to a broker, and the session that outlives it.
+    """A connection to a broker, and the session, which survives the connection.
 
-    ``session`` may be given; otherwise it is made from ``client_id`` and the other keywords of
-    ``ClientSession``. Methods return a status integer (``headwater.errors``): 0 or more is success. Only
-    ``connect`` and ``flush`` raise.
+    ``session`` may be given; otherwise it is created from ``client_id`` and the other keywords of ``ClientSession``.
+    Methods return a status integer (``headwater.errors``): 0 or more is success. Only ``connect`` and ``flush`` raise
+    exceptions.
 
-    A negative status of ``poll`` says that the connection is over; ``connect`` begins the next one, or
-    ``begin_connect`` does without waiting, and what was unacknowledged is sent again. ``connected`` says whether
+    A negative status of ``poll`` means that the connection has ended. ``connect``, or ``begin_connect`` without
+    blocking, starts the next one, on which unacknowledged messages are retransmitted. ``connected`` is True while
     messages can pass.
     """
 
@@ -45,11 +45,11 @@ class Client(Driver):
     make_session = ClientSession
 
     def publish(self, topic: "Bytes", payload: "Bytes", qos: int = 0, retain: bool = False) -> int:
-        """Publish; bytes-like arguments allocate nothing.
+        """Publish a message. Bytes-like arguments allocate nothing.
 
-        0 (QoS 0: handed to the transport or waiting for it), or the packet id (QoS 1, 2: kept until
-        acknowledged; ``on_delivered`` tells), or an error as of ``ClientSession.publish``: E_WINDOW means
-        poll, and try again. At QoS 0 also E_CLOSED: the connection broke, and the message is lost.
+        Returns 0 at QoS 0 (sent or waiting to be sent); the packet identifier at QoS 1 and 2 (stored until
+        ``on_delivered`` is called); or an error of ``ClientSession.publish``. On E_WINDOW, poll and try again. At QoS
+        0, E_CLOSED means that the connection has ended and the message is lost.
         """
         session = self.session
         if (
@@ -57,7 +57,7 @@ class Client(Driver):
             and session.tx[0] == _PUBLISH_0
             and not (qos or retain or session.tx_end or session.out_n)
         ):
-            # The packet before had this topic, and nothing waits: the payload is all that changes.
+            # The last packet had this topic, and nothing waits: only the payload changes.
             if rewrite(session, payload):
                 return send_ready(self, session.tx_end)
         if qos != 0 and qos != 1 and qos != 2:
@@ -67,7 +67,7 @@ class Client(Driver):
         qos = qos << 1 | (1 if retain else 0)
         qos = self._enqueue(topic, payload, qos)
         if qos == E_AGAIN and send_out(self) == 0:
-            # Only QoS 0 waits for the transmit buffer.
+            # Only messages at QoS 0 wait for the transmit buffer.
             qos = self._enqueue(topic, payload, 1 if retain else 0)
         if qos > 0:
             send_out(self)
@@ -76,13 +76,13 @@ class Client(Driver):
         return qos or send_out(self)
 
     def subscribe(self, topic_filter: "Bytes", qos: int = 0) -> int:
-        """Ask for the messages of a filter: the request's packet id, or an error of ``ClientSession.subscribe``.
+        """Send SUBSCRIBE with one filter. Return its packet identifier, or an error of ``ClientSession.subscribe``.
 
-        The answer comes to ``session.on_answer``. Without that handler ``poll`` and ``wait`` raise HeadwaterError,
-        E_REFUSED, for a filter that the server refuses; the connection goes on.
+        The answer is passed to ``session.on_answer``. Without that handler, ``poll`` and ``wait`` raise HeadwaterError
+        with E_REFUSED if the server refuses the filter; the connection stays open.
         """
         return send_request(self, self.session.subscribe(topic_filter, qos))
 
     def unsubscribe(self, topic_filter: "Bytes") -> int:
-        """Take a subscription back; as ``subscribe``."""
+        """Send UNSUBSCRIBE with one filter. Return its packet identifier, or an error."""
         return send_request(self, self.session.unsubscribe(topic_filter))

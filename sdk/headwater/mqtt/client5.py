@@ -1,11 +1,11 @@
-"""``Client`` for MQTT 5.0, whose calls take properties.
+"""The client for MQTT 5.0 with properties in its calls.
 
     client = Client5(Tcp("broker.local"), b"board-1", clean_start=False, version=ClientV5(session_expiry=3600))
     unit = Properties(32)
     unit.add(spec5.USER_PROPERTY, b"unit", b"kelvin")
     client.publish(b"board-1/telemetry", sample(), 1, properties=unit.block)
 
-A program that needs no properties uses ``Client(dialer, b"board-1", version=ClientV5())``.
+A program without properties can use ``Client(dialer, b"board-1", version=ClientV5())``.
 """
 
 from headwater.connection import send_out, send_request
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class Client5(Client):
-    """``Client`` over a session of 5.0: ``version`` is a ``ClientV5``, made if it is not given."""
+    """``Client`` over a session of 5.0; ``version`` is a ``ClientV5``, by default one without options."""
 
     def __init__(
         self,
@@ -41,7 +41,7 @@ class Client5(Client):
         retain: bool = False,
         properties: "Bytes" = b"",
     ) -> int:
-        """Publish with a property block (``properties.Properties.block``): as ``Client.publish``."""
+        """Publish with a property block (``properties.Properties.block``). Results are those of ``Client.publish``."""
         if not properties:
             return super().publish(topic, payload, qos, retain)
         if qos != 0 and qos != 1 and qos != 2:
@@ -59,21 +59,22 @@ class Client5(Client):
         return status or qos
 
     def subscribe(self, topic_filter: "Bytes", qos: int = 0, properties: "Bytes" = b"") -> int:
-        """SUBSCRIBE to one filter: as ``ClientSession.subscribe``."""
+        """Send SUBSCRIBE with one filter. Results are those of ``ClientSession.subscribe``."""
         return send_request(self, self.session.subscribe(topic_filter, qos, properties))
 
     def unsubscribe(self, topic_filter: "Bytes", properties: "Bytes" = b"") -> int:
-        """UNSUBSCRIBE from one filter: as ``ClientSession.unsubscribe``."""
+        """Send UNSUBSCRIBE with one filter. Results are those of ``ClientSession.unsubscribe``."""
         return send_request(self, self.session.unsubscribe(topic_filter, properties))
 
     def authenticate(self, properties: "Bytes") -> int:
-        """Begin to authenticate again: as ``ClientV5.authenticate``."""
+        """Start re-authentication. Results are those of ``ClientV5.authenticate``."""
         return send_request(self, self.session.v5.authenticate(properties))
 
     def disconnect(self, code: int = 0, properties: "Bytes" = b"") -> None:
-        """Disconnect with a reason code; ``spec5.DISCONNECT_WITH_WILL`` lets the server publish the will.
+        """Disconnect with a reason code; ``spec5.DISCONNECT_WITH_WILL`` makes the server publish the will.
 
-        Raises HeadwaterError, E_ARGUMENT or E_TOO_LARGE, if there is no such DISCONNECT; the connection then goes on.
+        Raises HeadwaterError with E_ARGUMENT or E_TOO_LARGE if DISCONNECT cannot be encoded; the connection then stays
+        open.
         """
         if self.connected and send_out(self) == 0:
             bad = self.session.disconnect(code, properties)

@@ -1,6 +1,6 @@
-"""MQTT packets of all versions: topic names and filters checked, client packets encoded, received packets decoded.
+"""MQTT packets of all versions: check topic names and filters, encode client packets, decode received packets.
 
-The encoders write at an offset of the caller's buffer. Each returns the offset behind the packet, or a code of
+The encoders write at an offset of the caller's buffer. Each returns the offset after the packet, or a code of
 ``headwater.errors`` if the packet does not fit before ``limit`` or an argument is wrong; the bytes written are then
 meaningless. Strings are bytes in UTF-8; the encoders check them only where a function says so. ``properties`` is an
 encoded property block (5.0, 2.2.2): empty before 5.0, at least the one byte of an empty block at 5.0
@@ -9,7 +9,7 @@ encoded property block (5.0, 2.2.2): empty before 5.0, at least the one byte of 
 The decoders read a packet into ``Packet``, a reusable cursor of integers, most of them offsets into its buffer. The
 fields are valid until the next packet is read. A decoder checks everything before a field can be used, so no accessor
 fails afterwards. It returns 0, or a code of ``headwater.errors`` with ``bad_at`` set to the offending offset. Property
-blocks are decoded by ``Packet.five``, which only ``properties.Packet5`` supplies.
+blocks are decoded by ``Packet.five``, which only ``properties.Packet5`` sets.
 
 Section numbers are those of MQTT 3.1.1; ``headwater.mqtt.spec`` and ``spec5`` name all numbers. Nothing here allocates,
 except the accessors that say so.
@@ -55,14 +55,14 @@ _ALIAS = const(1 << 6)
 PROTOCOL = b"\x00\x04MQTT\x04"
 #: The first byte of each packet type, without PUBLISH's flags (2.2).
 HEADS = b"\x00\x10\x20\x30\x40\x50\x62\x70\x82\x90\xa2\xb0\xc0\xd0\xe0\xf0"
-#: By packet type, the fixed header's flags: the bits that count in the high nibble, their values in the low nibble.
+#: By packet type, the fixed header's flags: the fixed bits in the high nibble, their values in the low nibble.
 FLAGS = b"\xf0\xf0\xf0\x00\xf0\xf0\xf2\xf0\xf2\xf0\xf2\xf0\xf0\xf0\xf0\xf0"
 #: By packet type, the remaining length: 255 if it varies, 254 if the type does not exist.
 SIZES = b"\xfe\xff\x02\xff\x02\x02\x02\x02\xff\xff\xff\x02\x00\x00\x00\xfe"
 _VARIES = const(255)
 _NO_TYPE = const(254)
 
-#: By first byte: 1 for a PUBLISH with a QoS that exists, and without DUP at QoS 0 (3.3.1).
+#: By first byte: 1 for a PUBLISH with a valid QoS, and without DUP at QoS 0 (3.3.1).
 MESSAGE = bytearray(256)
 for _head in b"\x30\x31\x32\x33\x34\x35\x3a\x3b\x3c\x3d":
     MESSAGE[_head] = 1
@@ -76,7 +76,7 @@ _HASH = const(35)
 BAD_UTF8 = const(1)
 BAD_TOPIC = const(2)
 
-# By byte: 1 where a topic name needs a closer look (U+0000, '#', '+', everything beyond ASCII).
+# By byte: 1 for bytes that need a full check of the topic name (U+0000, '#', '+', everything beyond ASCII).
 _LOOK = bytearray(256)
 _LOOK[0] = _LOOK[_HASH] = _LOOK[_PLUS] = 1
 for _head in range(128, 256):
@@ -84,7 +84,7 @@ for _head in range(128, 256):
 
 
 def check_name(buf: "Bytes", at: int, end: int) -> int:
-    """Check the topic name ``buf[at:end]``: 0, BAD_UTF8 (1.5.3), or BAD_TOPIC (empty, or a wildcard: 3.3.2.1).
+    """Check the topic name ``buf[at:end]``. Return 0, BAD_UTF8 (1.5.3), or BAD_TOPIC (empty, or a wildcard: 3.3.2.1).
 
     A port may pass a session its own faster function with the same results.
     """
@@ -105,9 +105,9 @@ def check_name(buf: "Bytes", at: int, end: int) -> int:
 
 
 def check_filter(buf: "Bytes", at: int, end: int) -> int:
-    """Check the topic filter ``buf[at:end]``: 0, BAD_UTF8 or BAD_TOPIC.
+    """Check the topic filter ``buf[at:end]``. Return 0, BAD_UTF8 or BAD_TOPIC.
 
-    A wildcard fills its level, and # is the last one (4.7.1).
+    A wildcard must fill its level, and # must be the last level (4.7.1).
     """
     if at == end:
         return BAD_TOPIC
@@ -128,21 +128,21 @@ def check_filter(buf: "Bytes", at: int, end: int) -> int:
 
 
 def packet_size(n: int) -> int:
-    """Return how many bytes a packet of the remaining length ``n`` takes; E_TOO_LARGE if MQTT has none (2.2.3)."""
+    """Return the size of a packet with the remaining length ``n`` in bytes, E_TOO_LARGE above the limit (2.2.3)."""
     return n + 1 + varint_size(n) if n <= _MAX_REMAINING else E_TOO_LARGE
 
 
 def publish_size(topic: "Bytes", payload: "Bytes", qos: int, properties: "Bytes" = b"") -> int:
-    """Return how many bytes PUBLISH takes, or E_TOO_LARGE."""
+    """Return the size of PUBLISH in bytes, or E_TOO_LARGE."""
     return packet_size(len(topic) + len(payload) + len(properties) + (4 if qos else 2))
 
 
 def put_publish(buf: bytearray, at: int, topic: "Bytes", n: int, word: int) -> int:
-    """Encode PUBLISH (3.3) up to its packet identifier; return the offset where property block and payload go.
+    """Encode PUBLISH (3.3) up to its packet identifier. Return the offset for property block and payload.
 
     ``n`` is the remaining length: ``packet_size(n)`` bytes must be free. ``word`` is the first byte (0x30 with DUP, QoS
     and RETAIN) and, shifted left by 8, the packet identifier (0 at QoS 0). The topic must have been checked by
-    ``check_name``; at 5.0 it is empty if a topic alias stands for it.
+    ``check_name``; at 5.0 it is empty if a topic alias replaces it.
     """
     # n is reused: a frame over 11 words is heap-allocated.
     buf[at] = word & 255
@@ -174,7 +174,7 @@ def encode_publish(
     packet_id: int,
     properties: "Bytes" = b"",
 ) -> int:
-    """Encode PUBLISH (3.3): ``put_publish`` with a check of the size, property block and payload."""
+    """Encode a whole PUBLISH (3.3), with a check of the size (see ``put_publish``)."""
     n = len(topic) + len(payload) + len(properties) + (4 if packet_id else 2)
     size = packet_size(n)
     if size < 0 or at + size > limit:
@@ -186,7 +186,7 @@ def encode_publish(
 def encode_ack(buf: bytearray, at: int, limit: int, packet_type: int, packet_id: int) -> int:
     """Encode PUBACK, PUBREC, PUBREL, PUBCOMP (3.4 to 3.7), or UNSUBACK before 5.0 (3.11).
 
-    ``properties.encode_reason`` encodes the same with a reason code.
+    ``properties.encode_reason`` encodes these with a reason code.
     """
     if at + 4 > limit:
         return E_TOO_LARGE
@@ -274,7 +274,7 @@ def _is_no_text(data: "Bytes") -> bool:
 
 
 def _put(buf: bytearray, at: int, data: "Bytes") -> int:
-    """Copy ``data``; return the offset behind it."""
+    """Copy ``data``. Return the offset after it."""
     end = at + len(data)
     buf[at:end] = data
     return end
@@ -311,14 +311,14 @@ def encode_subscribe(
 
 # -- decoding ----------------------------------------------------------------------------------------------------------
 
-#: What ``decode_header`` returns if the buffer ends before the header does.
+#: Returned by ``decode_header`` if the header is incomplete.
 MORE = const(0)
 
 
 class Packet(Message):
     """A packet in a buffer, as offsets.
 
-    ``head`` is the first byte; ``body`` and ``end`` bound what the remaining length counts. ``packet_id`` is the packet
+    ``head`` is the first byte; ``body`` and ``end`` are the limits of the remaining length. ``packet_id`` is the packet
     identifier, 0 if there is none. PUBLISH: the topic is ``buf[topic_at:topic_end]``, the payload
     ``buf[payload_at:end]``. CONNACK: ``session_present`` and ``code``. SUBACK: its codes are ``buf[payload_at:end]``.
     """
@@ -332,7 +332,7 @@ class Packet(Message):
         self.session_present = False
         self.code = 0
         self.bad_at = 0
-        #: The sessions' fast path takes a PUBLISH with a remaining length below this; at most 128.
+        #: The sessions' fast path handles a PUBLISH with a remaining length below this; at most 128.
         self.short = 128
         #: The version's rules for the fixed header.
         self.flags = FLAGS
@@ -341,14 +341,14 @@ class Packet(Message):
         self.five: Blocks | None = None
 
     def accepts(self, at: int) -> bool:
-        """Return whether the code at ``at`` may stand in a SUBACK (3.9.3)."""
+        """Return whether SUBACK may have the code at ``at`` (3.9.3)."""
         return self.buf[at] <= 2 or self.buf[at] == _SUBSCRIBE_FAILED
 
 
 def decode_header(p: Packet, at: int, end: int) -> int:
     """Decode the fixed header (2.2) at ``at``; ``end`` is where the received bytes end. Sets head, body and end.
 
-    Returns the offset behind the packet, which may lie beyond ``end``; MORE (0) if the header is incomplete; E_LENGTH,
+    Returns the offset after the packet, which may be beyond ``end``; MORE (0) if the header is incomplete; E_LENGTH,
     E_TYPE, E_FLAGS or E_RX_QOS; or E_SIZE for a type with another remaining length.
     """
     buf = p.buf
@@ -384,7 +384,7 @@ def decode_header(p: Packet, at: int, end: int) -> int:
 
 
 def _long_length(p: Packet, at: int, end: int) -> int:
-    """Decode a remaining length of more than one byte (2.2.3): 1 with body and end set, MORE or E_LENGTH."""
+    """Decode a remaining length of more than one byte (2.2.3). Return 1 with body and end set, MORE or E_LENGTH."""
     size = shift = 0
     while shift < 28:
         if at >= end:
@@ -402,10 +402,10 @@ def _long_length(p: Packet, at: int, end: int) -> int:
 
 
 def decode_publish(p: Packet, at: int, end: int) -> int:
-    """Decode PUBLISH (3.3) from its variable header at ``at`` on; ``end`` is where the packet ends.
+    """Decode PUBLISH (3.3), with its variable header at ``at`` and its end at ``end``.
 
     The caller has set ``head`` and ``end``. Returns 0; an error; or, at 5.0, the properties of ``Packet5.special`` that
-    the packet has, as a set of bits: what they ask for is up to the session.
+    the packet has, as a set of bits, which the session must handle.
     """
     buf = p.buf
     p.bad_at = at
@@ -439,7 +439,7 @@ def decode_publish(p: Packet, at: int, end: int) -> int:
 
 
 def decode_ack(p: Packet) -> int:
-    """Decode PUBACK, PUBREC, PUBREL or PUBCOMP (3.4 to 3.7): a packet identifier; at 5.0 also ``code``, properties."""
+    """Decode PUBACK, PUBREC, PUBREL or PUBCOMP (3.4 to 3.7): packet identifier; at 5.0 also ``code``, properties."""
     buf = p.buf
     at = p.bad_at = p.body
     if at + 2 > p.end:
@@ -469,7 +469,7 @@ def decode_connack(p: Packet) -> int:
 
 
 def decode_suback(p: Packet) -> int:
-    """Decode SUBACK (3.9) or UNSUBACK (3.11): a packet identifier, then one code for each filter.
+    """Decode SUBACK (3.9) or UNSUBACK (3.11): packet identifier, then one code for each filter.
 
     UNSUBACK has codes only at 5.0.
     """

@@ -54,12 +54,12 @@ _WILL_RETAIN = const(32)
 _PASSWORD = const(64)
 _USER_NAME = const(128)
 
-# CONNECT's body up to its keep-alive. 3.1's name is two bytes longer.
+# The size of CONNECT's body up to its keep-alive. In 3.1 the protocol name is two bytes longer.
 _SMALLEST = const(10)
 _LEVEL_3_1 = const(3)
 _LEVEL_5 = const(5)
 
-# 5.0, the options of a subscription (3.8.3.1): reserved bits, and the two fields with one value too many.
+# Subscription options of 5.0 (3.8.3.1): reserved bits, and the two fields that have an undefined value.
 _RESERVED = const(0xC0)
 _QOS = const(3)
 _RETAIN_HANDLING = const(0x30)
@@ -67,7 +67,7 @@ _NO_LOCAL = const(4)
 
 
 class Connect:
-    """The contents of a CONNECT, as offsets into the packet's buffer; a missing string begins at -1.
+    """The contents of a CONNECT, as offsets into the packet's buffer; the offset of a missing string is -1.
 
     ``level`` is the protocol level, ``flags`` the connect flags (3.1.2.3), ``keep_alive`` in seconds. From 5.0 on the
     properties are ``buf[props_at:props_end]``, the will's ``buf[will_props_at:will_props_end]``; both are empty before.
@@ -86,7 +86,7 @@ class Connect:
         self.will_props_at = self.will_props_end = 0
 
     def clean_start(self) -> bool:
-        """Return whether the client asks for a new session (3.1.2.4)."""
+        """Return whether the client requests a new session (3.1.2.4)."""
         return self.flags & _CLEAN_SESSION != 0
 
     def will_qos(self) -> int:
@@ -99,7 +99,7 @@ class Connect:
 
 
 def _check_field(p: "Packet", at: int, is_text: bool) -> int:
-    """Check the length-prefixed field at ``at``: the offset behind it, or an error."""
+    """Check the length-prefixed field at ``at``. Return the offset after it, or an error."""
     p.bad_at = at
     if at + 2 > p.end:
         return E_FIELD
@@ -115,7 +115,7 @@ def _check_field(p: "Packet", at: int, is_text: bool) -> int:
 
 
 def _protocol(p: "Packet", c: Connect) -> int:
-    """Decode CONNECT's protocol name and level: the offset behind them, or an error."""
+    """Decode CONNECT's protocol name and level. Return the offset after them, or an error."""
     buf = p.buf
     at = p.bad_at = p.body
     c.level = -1
@@ -137,7 +137,7 @@ def _protocol(p: "Packet", c: Connect) -> int:
 def decode_connect(p: "Packet", c: Connect) -> int:
     """Decode CONNECT (3.1), of the versions in ``c.protocols``; 5.0 needs a ``Packet5``.
 
-    E_PROTOCOL: the level, then in ``c.level``, is not accepted; or the name is not MQTT's, and ``c.level`` is -1.
+    E_PROTOCOL means that the level, in ``c.level``, is not supported, or, if ``c.level`` is -1, the protocol name.
     """
     buf = p.buf
     at = _protocol(p, c)
@@ -197,7 +197,7 @@ def decode_connect(p: "Packet", c: Connect) -> int:
 
 
 def _decode_will(p: "Packet", c: Connect, at: int) -> int:
-    """Decode the will at ``at``: the offset behind it, or an error."""
+    """Decode the will at ``at``. Return the offset after it, or an error."""
     if p.five is not None and c.level >= _LEVEL_5:
         at = p.five.block(at, p.end, WILL_PROPERTIES)
         if at < 0:
@@ -217,7 +217,7 @@ def _decode_will(p: "Packet", c: Connect, at: int) -> int:
 
 
 def decode_subscribe(p: "Packet") -> int:
-    """Decode SUBSCRIBE (3.8) or UNSUBSCRIBE (3.10): checks every filter; then walk them with ``next_filter``.
+    """Decode SUBSCRIBE (3.8) or UNSUBSCRIBE (3.10) and check every filter. Then iterate with ``next_filter``.
 
     ``code`` is the number of filters.
     """
@@ -248,7 +248,7 @@ def decode_subscribe(p: "Packet") -> int:
 
 
 def _check_subscription(p: "Packet", at: int, subscribing: bool) -> int:
-    """Check the filter at ``at`` and its QoS or options: the offset behind them, or an error."""
+    """Check the filter at ``at`` and its QoS or options. Return the offset after them, or an error."""
     start = at + 2
     at = _check_field(p, at, False)
     if at < 0:
@@ -273,13 +273,13 @@ def _check_subscription(p: "Packet", at: int, subscribing: bool) -> int:
     if options & _QOS == _QOS or options & _RETAIN_HANDLING == _RETAIN_HANDLING:
         return E_CODE
     if options & _NO_LOCAL and unshared(p.buf, start, at) > start:
-        # 3.8.3-4: a shared subscription has no sender of its own.
+        # A shared subscription must not have No Local (3.8.3-4).
         return E_CODE
     return at + 1
 
 
 def next_filter(p: "Packet") -> int:
-    """Go to the next filter of a SUBSCRIBE or UNSUBSCRIBE, ``buf[topic_at:topic_end]``; -1 behind the last.
+    """Go to the next filter of SUBSCRIBE or UNSUBSCRIBE, ``buf[topic_at:topic_end]``. Return -1 after the last.
 
     Returns its requested QoS, at 5.0 its options (3.8.3.1); 0 for UNSUBSCRIBE.
     """
@@ -293,7 +293,7 @@ def next_filter(p: "Packet") -> int:
 
 
 def decode_packet(p: "Packet", at: int, end: int, protocol: bytes = b"") -> int:
-    """Decode one complete packet of any type at ``at``: the offset behind it, MORE (0) or an error.
+    """Decode one complete packet of any type at ``at``. Return the offset after it, MORE (0) or an error.
 
     ``protocol`` is the name and level that CONNECT must have; by default those of 5.0 for a ``Packet5``, otherwise
     those of 3.1.1. For the contents of a CONNECT use ``decode_connect``.
@@ -322,7 +322,7 @@ def _decode_body(p: "Packet", protocol: bytes) -> int:
     if kind in (_SUBACK, _UNSUBACK):
         return decode_suback(p)
     if kind < _DISCONNECT or p.five is None:
-        # PINGREQ, PINGRESP, and before 5.0 DISCONNECT: their length was checked with the fixed header.
+        # PINGREQ, PINGRESP, and DISCONNECT before 5.0: the length was checked with the fixed header.
         return 0 if kind < _AUTH else E_TYPE
     return p.five.auth(p.body) if kind == _AUTH else p.five.reason(p.body)
 

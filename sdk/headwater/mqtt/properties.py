@@ -1,10 +1,10 @@
-"""What MQTT 5.0 adds to packets: properties (2.2.2), reason codes (2.4), shared subscriptions (4.8.2).
+"""Properties (2.2.2), reason codes (2.4) and shared subscriptions (4.8.2) of MQTT 5.0.
 
 A property block is a length and that many bytes of properties, each an identifier of one byte and a value. ``check``
 validates a whole block; no accessor fails afterwards. Values are read at their offsets: texts and binary data as
-``get_u16(buf, at)`` bytes from ``at + 2`` on, a pair as two of them in a row. Variable byte integers may be longer than
-necessary: 1.5.5-1 binds the sender. Nothing here allocates, except ``Properties.add`` and ``clear``, and integers from
-2**30 on a 32-bit board.
+``get_u16(buf, at)`` bytes from ``at + 2`` on, a pair as two consecutive texts. A variable byte integer may have more
+bytes than necessary: 1.5.5-1 binds the sender. Only ``Properties.add`` and ``clear`` allocate, and integers from 2**30
+on a 32-bit board.
 """
 
 from headwater.errors import (
@@ -37,7 +37,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from headwater.types import Bytes, NameCheck
 
-# The types of values (1.5); of the numbers, those with an odd type are not 0, but for a byte, which is 0 or 1.
+# The types of values (1.5). Numbers of an odd type must not be 0, except BYTE, which is 0 or 1.
 BYTE = const(1)
 TWO = const(2)
 TWO_NOT_0 = const(3)
@@ -49,19 +49,19 @@ TEXT = const(8)
 #: A text that is a topic name.
 NAME = const(9)
 PAIR = const(10)
-# How many bytes the numbers take, what they may be.
+# The sizes of the numbers in bytes, and their limits.
 _WIDTH = b"\x00\x01\x02\x02\x04\x04"
 _LOWEST = b"\x00\x00\x00\x01\x00\x01\x01"
 _HIGHEST = (0, 1, 0xFFFF, 0xFFFF, 0xFFFFFFFF, 0xFFFFFFFF, 268435455)
 
-#: Where a property may stand: the bit of a packet type is ``1 << type``, that of the will properties this one.
+#: The packets that may have a property: the bit of a packet type is ``1 << type``, that of the will properties is this.
 WILL_PROPERTIES = const(1)
 _ALL = const(0xFFFF)
 _IN_PUBLISH = const(1 << 3)
 _SUBSCRIBE = const(1 << 8)
 
-#: Table 2-4, by identifier. First the type, with 0x20 where it may stand more than once in any packet, and 0x10 where
-#: it may in all but SUBSCRIBE; then the packets, as two bytes of bits.
+#: Table 2-4, by identifier. First the type, with 0x20 if the property may be repeated in any packet, and 0x10 if in all
+#: but SUBSCRIBE; then the packets, as two bytes of bits.
 TABLE = (
     b"\x00\x00\x00"
     b"\x01\x00\x09"  # Payload Format Indicator: PUBLISH, will
@@ -100,7 +100,7 @@ TABLE = (
     b"\x01\x00\x04"  # Shared Subscription Available: CONNACK
 )
 LAST = const(42)
-# Of the type's byte: up to which a property may stand only once, and from which on several times anywhere.
+# Limits for the type's byte: up to the first a property must not be repeated; from the second on it may be anywhere.
 _ONCE = const(15)
 _ANYWHERE = const(32)
 
@@ -141,8 +141,8 @@ CODES = (
     b"\xa1\x42\x00\xa2\x42\x00"  # subscription identifiers, wildcards not supported: SUBACK, DISCONNECT
 )
 
-# What a block has is a set of bits, of which a board's small integers hold 30. The identifiers that may stand in the
-# same packet are different modulo this.
+# The properties of a block are a set of bits, of which a board's small integers hold 30. The identifiers that one
+# packet may have are different modulo this number.
 _SET = const(29)
 _ALIAS = const(1 << 6)
 _METHOD = const(1 << 21)
@@ -151,27 +151,27 @@ _DATA = const(1 << 22)
 _PACKET_TOO_LARGE = const(0x95)
 _UNSUPPORTED_PROTOCOL_VERSION = const(0x84)
 
-#: As ``packets.SIZES``.
+#: ``packets.SIZES`` for 5.0.
 SIZES = b"\xfe\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\x00\x00\xff\xff"
 
 
 def kind_of(ident: int) -> int:
-    """The type of a property's value; 0 when there is no such property."""
+    """Return the type of a property's value; 0 if there is no such property."""
     return TABLE[ident * 3] & 15 if 0 <= ident <= LAST else 0
 
 
 def allowed(ident: int) -> int:
-    """The packets a property may stand in, as bits; 0 when there is no such property."""
+    """Return the packets that may have a property, as bits; 0 if there is no such property."""
     return get_u16(TABLE, ident * 3 + 1) if 0 <= ident <= LAST else 0
 
 
 def many(ident: int) -> bool:
-    """Whether a property may stand more than once in some packet."""
+    """Return whether a property may be repeated in some packet."""
     return 0 <= ident <= LAST and TABLE[ident * 3] > _ONCE
 
 
 def _varint_end(buf: "Bytes", at: int, end: int) -> int:
-    """The offset behind the variable byte integer at ``at``; E_FIELD; E_LENGTH: more than four bytes (1.5.5)."""
+    """Return the offset after the variable byte integer at ``at``; E_FIELD; E_LENGTH above four bytes (1.5.5)."""
     for i in range(at, at + 4):
         if i >= end:
             return E_FIELD
@@ -181,7 +181,7 @@ def _varint_end(buf: "Bytes", at: int, end: int) -> int:
 
 
 def _varint(buf: "Bytes", at: int) -> int:
-    """The variable byte integer at ``at``."""
+    """Return the variable byte integer at ``at``."""
     value = shift = 0
     while buf[at] > 127:
         value |= (buf[at] & 127) << shift
@@ -197,7 +197,7 @@ class Packet5(Packet):
     """A packet of MQTT 5.0, as offsets: ``Packet`` with properties at ``buf[props_at:props_end]``.
 
     ``code`` is the reason code of CONNACK, PUBACK to PUBCOMP, DISCONNECT and AUTH; those of SUBACK and UNSUBACK are
-    ``buf[payload_at:end]``. A PUBLISH's topic may be empty if a topic alias stands for it.
+    ``buf[payload_at:end]``. The topic of PUBLISH may be empty if a topic alias replaces it.
     """
 
     def __init__(self, buf: "Bytes", check: "NameCheck" = check_name):
@@ -205,19 +205,19 @@ class Packet5(Packet):
         self.sizes = SIZES
         self.five = self
         self.props_at = self.props_end = 0
-        #: Which properties the last checked block has (``has``).
+        #: The properties of the last checked block, as bits (``has``).
         self.seen = 0
-        #: Of these, the ones that ``decode_publish`` reports.
+        #: The properties that ``decode_publish`` reports.
         self.special = _ALIAS
 
     # The following are called by the decoders of ``packets``.
 
     def block(self, at: int, end: int, where: int = 0) -> int:
-        """Check the property block at ``at``, of a packet of this type or ``where``: as ``check``."""
+        """Check the property block at ``at``, of a packet of this type or ``where``. Results are those of ``check``."""
         return check(self, at, end, where or 1 << (self.head >> 4))
 
     def publish_block(self, at: int, end: int) -> int:
-        """Check PUBLISH's property block at ``at``, and set payload_at: as ``decode_publish``."""
+        """Check PUBLISH's property block at ``at``, and set payload_at. Results are those of ``decode_publish``."""
         if at < end and self.buf[at] == 0 and self.topic_at < self.topic_end:
             self.seen = 0
             self.props_at = self.props_end = self.payload_at = at + 1
@@ -233,7 +233,8 @@ class Packet5(Packet):
         return self.seen & self.special
 
     def reason(self, at: int) -> int:
-        """Decode a reason code and properties at the end of a packet; each may be missing (3.4.2.1)."""
+        """Decode a reason code and properties at the end of a packet; both are optional (3.4.2.1). Return 0 or an
+        error."""
         self.code = self.seen = 0
         self.props_at = self.props_end = self.payload_at = self.end
         if at == self.end:
@@ -241,7 +242,7 @@ class Packet5(Packet):
         return self._code_and_block(at)
 
     def auth(self, at: int) -> int:
-        """Decode AUTH's reason code and properties (3.15): unless it is empty it names the method (3.15.2.2.2)."""
+        """Decode AUTH's reason code and properties (3.15). Unless it is empty, it must have the method (3.15.2.2.2)."""
         bad = self.reason(at)
         if bad == 0 and self.end > at and not self.seen & _METHOD:
             self.bad_at = self.props_at
@@ -270,9 +271,9 @@ class Packet5(Packet):
         return code_of(kind, self.buf[at]) or (self.buf[at] == _PACKET_TOO_LARGE and kind >> 1 == 2)
 
     def connack(self, at: int) -> int:
-        """Decode CONNACK at ``at``: what follows session present.
+        """Decode CONNACK at ``at``: everything after session present.
 
-        A server of 3.1.1 refuses 5.0 with a CONNACK of its own: that is read as UNSUPPORTED_PROTOCOL_VERSION.
+        A server of 3.1.1 refuses 5.0 with a CONNACK of 3.1.1, which is decoded as UNSUPPORTED_PROTOCOL_VERSION.
         """
         self.seen = 0
         self.props_at = self.props_end = self.end
@@ -301,9 +302,9 @@ def code_of(packet_type: int, code: int) -> bool:
 def check(p: "Packet5", at: int, limit: int, where: int) -> int:
     """Check the block at ``at``, which must not reach beyond ``limit``, in a packet (its bit) or the will.
 
-    Returns the offset behind it, with the properties at ``buf[props_at:props_end]``. E_FIELD, E_LENGTH; E_PROPERTY
-    (2.2.2.2: it does not exist, or not here), E_REPEATED, E_VALUE, E_UTF8, E_RX_TOPIC (a response topic: 3.3.2-14);
-    ``bad_at`` says where.
+    Returns the offset after it, with the properties at ``buf[props_at:props_end]``. Errors: E_FIELD, E_LENGTH;
+    E_PROPERTY (2.2.2.2: unknown, or not allowed in this packet), E_REPEATED, E_VALUE, E_UTF8, E_RX_TOPIC (a response
+    topic: 3.3.2-14); ``bad_at`` is the offset of the error.
     """
     p.seen = 0
     p.bad_at = at
@@ -322,17 +323,17 @@ def check(p: "Packet5", at: int, limit: int, where: int) -> int:
     while 0 <= i < end:
         i = _property(p, i, where)
     if i > 0 and p.seen & _DATA and not p.seen & _METHOD:
-        # 3.1.2.11.10: data without a method.
+        # Authentication data without a method (3.1.2.11.10).
         p.bad_at = p.props_at
         return E_VALUE
     return i
 
 
 def _property(p: "Packet5", at: int, where: int) -> int:
-    """Check the property at ``at``: the offset behind it, or an error."""
+    """Check the property at ``at``. Return the offset after it, or an error."""
     p.bad_at = at
     ident = p.buf[at]
-    # ``allowed`` and ``has``, without the calls: this runs for each property that arrives.
+    # ``allowed`` and ``has`` without the calls: this code runs for each received property.
     if ident > LAST or not (TABLE[ident * 3 + 1] << 8 | TABLE[ident * 3 + 2]) & where:
         return E_PROPERTY
     kind = TABLE[ident * 3]
@@ -344,7 +345,7 @@ def _property(p: "Packet5", at: int, where: int) -> int:
 
 
 def _value(p: "Packet5", at: int, kind: int) -> int:
-    """Check the value at ``at``: the offset behind it, or an error."""
+    """Check the value at ``at``. Return the offset after it, or an error."""
     p.bad_at = at
     end = p.props_end
     if kind >= BINARY:
@@ -367,7 +368,7 @@ def _value(p: "Packet5", at: int, kind: int) -> int:
 
 
 def _block(p: "Packet5", at: int, kind: int) -> int:
-    """Check the text or binary data at ``at``: the offset behind it, or an error."""
+    """Check the text or binary data at ``at``. Return the offset after it, or an error."""
     p.bad_at = at
     if at + 2 > p.props_end:
         return E_FIELD
@@ -387,12 +388,12 @@ def _block(p: "Packet5", at: int, kind: int) -> int:
 
 
 def has(p: "Packet5", ident: int) -> bool:
-    """Whether the block that was checked last has a property, other than User Property, that may stand in it."""
+    """Return whether the block that was checked last has a property. Not for User Property."""
     return p.seen >> ident % _SET & 1 != 0
 
 
 def skip(buf: "Bytes", at: int) -> int:
-    """The offset behind the property at ``at``, in a block that has been checked."""
+    """Return the offset after the property at ``at``, in a checked block."""
     kind = TABLE[buf[at] * 3] & 15
     at += 1
     if kind < VARINT:
@@ -406,9 +407,9 @@ def skip(buf: "Bytes", at: int) -> int:
 
 
 def find(buf: "Bytes", at: int, end: int, ident: int) -> int:
-    """Where the value of the property ``ident`` begins, in a checked block's ``buf[at:end]``; -1 when it is not there.
+    """Return the offset of the value of the property ``ident`` in ``buf[at:end]`` of a checked block, or -1.
 
-    For the next of several: ``find(buf, skip(buf, value - 1), end, ident)``.
+    For a repeated property, ``find(buf, skip(buf, value - 1), end, ident)`` finds the next one.
     """
     while at < end:
         if buf[at] == ident:
@@ -418,7 +419,7 @@ def find(buf: "Bytes", at: int, end: int, ident: int) -> int:
 
 
 def number(buf: "Bytes", at: int, ident: int) -> int:
-    """The number at ``at``, where ``find`` has found it. From 2**30 on it allocates on a 32-bit board."""
+    """Return the number at ``at``, an offset from ``find``. From 2**30 on it allocates on a 32-bit board."""
     kind = TABLE[ident * 3] & 15
     if kind == VARINT:
         return _varint(buf, at)
@@ -429,7 +430,7 @@ def number(buf: "Bytes", at: int, ident: int) -> int:
 
 
 def block_start(block: "Bytes") -> int:
-    """Return where the properties begin in an encoded block, behind its length."""
+    """Return the offset of the properties in an encoded block, after its length."""
     at = 1
     while block[at - 1] > 127:
         at += 1
@@ -437,7 +438,7 @@ def block_start(block: "Bytes") -> int:
 
 
 def block_at(block: "Bytes", ident: int) -> int:
-    """Return where the value of the property ``ident`` is in an encoded block; -1 if there is none."""
+    """Return the offset of the value of the property ``ident`` in an encoded block, or -1."""
     return find(block, block_start(block), len(block), ident)
 
 
@@ -450,7 +451,7 @@ def block_has(block: "Bytes", ident: int) -> bool:
 
 
 def size_of(ident: int, value: "int | Bytes", value2: "Bytes" = b"") -> int:
-    """How many bytes a property takes; E_ARGUMENT when it does not exist, or not with this value."""
+    """Return the size of a property in bytes, or E_ARGUMENT if it does not exist or cannot have this value."""
     kind = kind_of(ident)
     try:
         if kind == 0:
@@ -480,7 +481,7 @@ def _data_size(value: "Bytes", kind: int) -> int:
 def put(buf: bytearray, at: int, limit: int, ident: int, value: "int | Bytes", value2: "Bytes" = b"") -> int:
     """Write a property; ``value2`` is a pair's second text. Texts are bytes in UTF-8.
 
-    Returns the offset behind it; E_ARGUMENT (of ``size_of``), E_TOO_LARGE.
+    Returns the offset after it, E_ARGUMENT (see ``size_of``) or E_TOO_LARGE.
     """
     n = size_of(ident, value, value2)
     if n < 0:
@@ -494,7 +495,7 @@ def put(buf: bytearray, at: int, limit: int, ident: int, value: "int | Bytes", v
 
 
 def _put(buf: bytearray, at: int, ident: int, value: "int | Bytes", value2: "Bytes") -> int:
-    """``put`` where there is room for it, and the value is right."""
+    """Write a property with a checked value and enough room. Return the offset after it."""
     kind = kind_of(ident)
     buf[at] = ident
     at += 1
@@ -521,8 +522,8 @@ def encode_reason(
 ) -> int:
     """Encode PUBACK, PUBREC, PUBREL, PUBCOMP, DISCONNECT or AUTH with a reason code and properties.
 
-    They are left out if they say nothing (3.4.2.1, 3.14.2.1). ``packet_id`` is 0 for DISCONNECT and AUTH; AUTH's
-    properties must name the method (3.15.2.2.2). Conventions as in ``packets``.
+    Code 0 and empty properties are left out (3.4.2.1, 3.14.2.1). ``packet_id`` is 0 for DISCONNECT and AUTH; AUTH's
+    properties must have the method (3.15.2.2.2). The conventions are those of ``packets``.
     """
     n = len(properties)
     n = n + 1 if n > 1 else 1 if code else 0
@@ -544,15 +545,14 @@ def encode_reason(
 
 
 class Properties:
-    """A block of properties to be sent, in a buffer of its own, as often as wanted.
+    """A reusable block of properties to send, with a buffer of ``size`` bytes.
 
-    ``size`` bytes for the properties; ``where``: the bits of the packets it is for, so that ``add`` refuses what must
-    not stand there. ``block`` is what the encoders take. Making it anew allocates (``add``, ``clear``); ``set`` does
-    not.
+    ``where`` has the bits of the packets that it is for; ``add`` refuses properties that these do not allow. Pass
+    ``block`` to the encoders. ``add`` and ``clear`` allocate, ``set`` does not.
     """
 
     def __init__(self, size: int, where: int = _ALL):
-        # The length stands in front of the properties, as close to them as it is long.
+        # The length directly precedes the properties.
         self._buf = bytearray(size + 4)
         self._pin = memoryview(self._buf)
         self._where = where
@@ -560,7 +560,7 @@ class Properties:
         self.block: Bytes = b"\x00"
 
     def add(self, ident: int, value: "int | Bytes", value2: "Bytes" = b"") -> int:
-        """Put a property behind the others: 0; E_ARGUMENT, also when it must not stand there; E_TOO_LARGE."""
+        """Append a property. Return 0, E_ARGUMENT (also if it is not allowed in these packets) or E_TOO_LARGE."""
         if not allowed(ident) & self._where:
             return E_ARGUMENT
         kind = TABLE[ident * 3]
@@ -578,7 +578,7 @@ class Properties:
         return 0
 
     def set(self, ident: int, value: "int | Bytes", value2: "Bytes" = b"") -> int:
-        """Give the first property ``ident`` another value of the same length: 0, or E_ARGUMENT."""
+        """Set another value of the same length for the first property ``ident``. Return 0 or E_ARGUMENT."""
         at = find(self._buf, 4, self._end, ident) - 1
         if at < 0 or size_of(ident, value, value2) != skip(self._buf, at) - at:
             return E_ARGUMENT
@@ -586,7 +586,7 @@ class Properties:
         return end if end < 0 else 0
 
     def clear(self) -> None:
-        """Take all properties out."""
+        """Remove all properties."""
         self._end = 4
         self.block = b"\x00"
 
@@ -600,9 +600,9 @@ _PLUS = const(43)
 
 
 def unshared(buf: "Bytes", at: int, end: int) -> int:
-    """Return where the topic filter begins behind ``$share/ShareName/`` in the well-formed filter ``buf[at:end]``.
+    """Return the offset of the topic filter after ``$share/ShareName/`` in the well-formed filter ``buf[at:end]``.
 
-    ``at`` if it is not a shared subscription; -1 if share name or filter is missing, or the name has a wildcard.
+    Returns ``at`` if it is no shared subscription; -1 if share name or filter is missing, or the name has a wildcard.
     """
     n = len(_SHARE)
     if end - at < n:
@@ -620,6 +620,6 @@ def unshared(buf: "Bytes", at: int, end: int) -> int:
 
 
 def check_filter5(buf: "Bytes", at: int, end: int) -> int:
-    """Check a topic filter as ``packets.check_filter`` does, and the share name of a shared subscription."""
+    """Check a topic filter and the share name of a shared subscription. Results: ``packets.check_filter``."""
     bad = check_filter(buf, at, end)
     return bad or (BAD_TOPIC if unshared(buf, at, end) < 0 else 0)

@@ -15,10 +15,10 @@ _LEVEL = const(3)
 
 
 class ServerSession31(ServerSession):
-    """A server's end, as ``ServerSession``: ``protocols`` are the names and levels it takes.
+    """``ServerSession`` that also accepts clients of MQTT 3.1; ``protocols`` are the accepted names and levels.
 
-    To a client of 3.1 CONNACK does not say whether the session was kept, and SUBACK not that a filter was refused: the
-    granted QoS is then the requested one (3.1, 3.9). Such a client must have an id of 1 to 23 characters.
+    For a client of 3.1, CONNACK does not report a kept session, and SUBACK no refused filter: the granted QoS is then
+    the requested one (3.1, 3.9). Such a client must have an identifier of 1 to 23 characters.
     """
 
     def __init__(
@@ -32,12 +32,12 @@ class ServerSession31(ServerSession):
         self._flags = self.packet.flags
 
     def listen(self, now_ms: int) -> None:
-        """As of ``ServerSession``."""
+        """Start over a new transport and wait for CONNECT."""
         self.packet.flags = self._flags
         super().listen(now_ms)
 
     def decide(self, p: "Packet") -> int:
-        """As of ``ServerSession``."""
+        """Check the client identifier of 3.1, then pass CONNECT to the application. Return 0 or an error."""
         c = self.connect_packet
         if c.level != _LEVEL:
             return super().decide(p)

@@ -38,20 +38,20 @@ _ERROR = const(0x80)
 
 
 class ServerV5(V5):
-    """A server's part of MQTT 5.0: ``v5.V5``, and what follows.
+    """The server's part of MQTT 5.0; ``v5.V5`` describes the common part.
 
-    ``connack_properties`` has room for ``properties_size`` bytes: what CONNACK is to say besides the receive window,
-    the largest packet (``max_packet``) and the topic aliases. What it announces is enforced: MAXIMUM_QOS and
-    RETAIN_AVAILABLE, filters that need what is not available are refused, SERVER_KEEP_ALIVE and SESSION_EXPIRY_INTERVAL
-    replace the client's. An empty client identifier is accepted only with an ASSIGNED_CLIENT_IDENTIFIER in it, which
+    ``connack_properties`` holds ``properties_size`` bytes: properties of CONNACK besides the receive window, the
+    largest packet (``max_packet``) and the topic aliases. The announced limits are enforced: MAXIMUM_QOS,
+    RETAIN_AVAILABLE, and the availability of subscription features; SERVER_KEEP_ALIVE and SESSION_EXPIRY_INTERVAL
+    replace the client's values. An empty client identifier is accepted only with an ASSIGNED_CLIENT_IDENTIFIER, which
     ``on_connect`` can add.
 
-    The session's ``on_connect`` returns what it does at 3.1.1, with reason codes from 0x80 on to refuse; or
-    CONTINUE_AUTHENTICATION: then AUTH is sent with the property block ``reply``. ``on_auth(packet)`` returns the same
-    for each AUTH of the client, also when it authenticates again. The session's ``on_subscribe(packet, options)`` and
-    ``on_unsubscribe(packet)`` return the reason code of the filter. ``session_expiry`` is how many seconds the session
-    is to be kept, at most 2**30 - 1; ``return_code`` is the code of the client's DISCONNECT, which is ``graceful`` only
-    if that is 0.
+    The session's ``on_connect`` returns the values of 3.1.1, but reason codes from 0x80 on to refuse; or
+    CONTINUE_AUTHENTICATION, which sends AUTH with the property block ``reply``. ``on_auth(packet)`` returns the same
+    for each AUTH of the client, also for re-authentication. The session's ``on_subscribe(packet, options)`` and
+    ``on_unsubscribe(packet)`` return the reason code of the filter. ``session_expiry`` is the time for which the
+    session must be kept, in seconds, at most 2**30 - 1; ``return_code`` is the code of the client's DISCONNECT, which
+    is ``graceful`` only if that is 0.
     """
 
     session: "ServerSession"
@@ -66,7 +66,7 @@ class ServerV5(V5):
     ):
         super().__init__(max_packet, aliases_in, aliases_out)
         self.connack_properties = Properties(properties_size, 1 << 2)
-        #: What this end has announced, by property.
+        #: The announced limits, by property.
         self.own = dict(LIMITS)
         self.session_expiry = 0
         self.reply: Bytes = spec5.NO_PROPERTIES
@@ -75,7 +75,7 @@ class ServerV5(V5):
         self._no_id = False
 
     def attach(self, session: "ServerSession") -> None:  # type: ignore[override]  # servers only
-        """Begin to serve a server's session, which calls this from its constructor."""
+        """Attach to a server's session; its constructor calls this."""
         super().attach(session)
         # A client must not send a subscription identifier (3.3.4-6).
         session.packet.special |= 1 << spec5.SUBSCRIPTION_IDENTIFIER  # type: ignore[union-attr]
@@ -83,29 +83,29 @@ class ServerV5(V5):
         session.use_version(_TAKES, _HANDLERS, Connect((spec5.PROTOCOL,)))
 
     def listening(self) -> None:
-        """Forget the client of the connection before."""
+        """Reset the state of the previous connection."""
         self._method = b""
         self._authenticating = False
 
     def reason_for(self, code: int) -> int:
-        """Return the reason code that the client is to get for an error of ours; 0 if none can be sent."""
+        """Return the reason code that is sent to the client for the error ``code``, or 0 if none can be sent."""
         if code == errors.E_TIMEOUT and self.session.state == ONLINE:
             self.reason = spec5.KEEP_ALIVE_TIMEOUT
         return super().reason_for(code)
 
     def put_last_packet(self, state: int, reason: int) -> None:
-        """Put DISCONNECT, or before CONNACK a CONNACK that refuses, into the transmit buffer (3.14)."""
+        """Write DISCONNECT (3.14), or CONNACK before the connection is accepted, into the transmit buffer."""
         s = self.session
         if state != CONNECTING:
             super().put_last_packet(state, reason)
         elif s.connect_packet.level == _LEVEL_5:
-            # A client of another version would not understand it.
+            # A client of another version would not understand CONNACK of 5.0.
             s.tx_end = encode_connack(s.tx, 0, s.tx_size, False, reason, spec5.NO_PROPERTIES)
 
     # -- connecting ----------------------------------------------------------------------------------------------------
 
     def begin_connect(self, p: "Packet") -> None:
-        """Begin with what CONNECT announces."""
+        """Apply the limits and the authentication method of CONNECT."""
         c = self.session.connect_packet
         self._take_limits(p.buf, c.props_at, c.props_end)
         at = find(p.buf, c.props_at, c.props_end, spec5.AUTHENTICATION_METHOD)
@@ -115,14 +115,14 @@ class ServerV5(V5):
         self._no_id = c.client_id_at == c.client_id_end
 
     def accepts_connect(self) -> bool:
-        """Begin with what CONNACK announces; False if the client has no identifier, and none is assigned."""
+        """Apply the limits of CONNACK. Return False if the client has no identifier and none is assigned."""
         block = self.connack_properties.block
         if self._no_id and block_at(block, spec5.ASSIGNED_CLIENT_IDENTIFIER) < 0:
             return False
         s = self.session
         own = self.own
         read_limits(own, block, block_start(block), len(block))
-        # The fast path does not check what is not available.
+        # The fast path does not enforce these two limits.
         plain = own[spec5.MAXIMUM_QOS] == 2 and own[spec5.RETAIN_AVAILABLE] == 1
         s.packet.short = min(128, s.rx.capacity - 1) if plain else 0
         self.session_expiry = max(0, self.limits[spec5.SESSION_EXPIRY_INTERVAL])
@@ -137,7 +137,7 @@ class ServerV5(V5):
         return spec5.NO_PROPERTIES if code else self.connack_properties.block
 
     def ask_auth(self, code: int) -> int:
-        """Send AUTH with ``reply``, instead of CONNACK."""
+        """Send AUTH with ``reply`` instead of CONNACK. Return 0 or an error."""
         self._authenticating = True
         return self._put_auth(code)
 
@@ -146,7 +146,7 @@ class ServerV5(V5):
         return s.queue_packet(encode_reason(s.tx, s.tx_end, s.tx_size, spec5.AUTH, 0, code, self.reply))
 
     def continue_auth(self, p: "Packet5") -> int:
-        """Go on with the authentication that AUTH belongs to: 0, an error, or LATER."""
+        """Continue an authentication after AUTH. Return 0, an error, or LATER."""
         s = self.session
         if self.on_auth is None or not self._is_their_method(p):
             return errors.E_UNEXPECTED
@@ -155,7 +155,7 @@ class ServerV5(V5):
         if s.state == CONNECTING and not self._authenticating:
             return errors.E_UNEXPECTED
         if s.tx_end or s.out_n:
-            # The answer may need all the room there is.
+            # The answer may need all of the transmit buffer.
             return LATER
         self.reply = spec5.NO_PROPERTIES
         epoch = s.epoch
@@ -172,7 +172,7 @@ class ServerV5(V5):
         return self._put_auth(code if going else 0)
 
     def _is_their_method(self, p: "Packet5") -> bool:
-        """Return whether AUTH names the method that CONNECT has named (4.12.0-5)."""
+        """Return whether AUTH has the authentication method of CONNECT (4.12.0-5)."""
         at = find(p.buf, p.props_at, p.props_end, spec5.AUTHENTICATION_METHOD)
         n = len(self._method)
         return n > 0 and at >= 0 and bytes(p.buf[at : at + n]) == self._method
@@ -180,12 +180,12 @@ class ServerV5(V5):
     # -- what arrives --------------------------------------------------------------------------------------------------
 
     def read_publish(self, p: "Packet5", special: int) -> int:
-        """Go on with a PUBLISH that is decoded, and check that it keeps to what CONNACK has announced."""
+        """Process the properties of a decoded PUBLISH, and enforce the limits of CONNACK. Return 0 or an error."""
         bad = super().read_publish(p, special)
         if bad:
             return bad
         if has(p, spec5.SUBSCRIPTION_IDENTIFIER):
-            # 3.3.4-6
+            # A client must not send a subscription identifier (3.3.4-6).
             return errors.E_UNEXPECTED
         if p.qos() > self.own[spec5.MAXIMUM_QOS]:
             self.reason = spec5.QOS_NOT_SUPPORTED
@@ -196,7 +196,7 @@ class ServerV5(V5):
         return 0
 
     def grant(self, p: "Packet5", qos: int) -> int:
-        """Return the reason code of one filter, of SUBSCRIBE or UNSUBSCRIBE."""
+        """Return the reason code of one filter of SUBSCRIBE or UNSUBSCRIBE."""
         s = self.session
         if p.head >> 4 == spec.UNSUBSCRIBE:
             return int(s.on_unsubscribe(p) or 0) if s.on_unsubscribe is not None else 0  # type: ignore[call-overload]
@@ -215,13 +215,13 @@ class ServerV5(V5):
         return min(qos & 3, own[spec5.MAXIMUM_QOS])
 
     def end(self, p: "Packet5") -> int:
-        """End the connection that the client's DISCONNECT ends: 0 or an error."""
+        """End the connection after the client's DISCONNECT. Return 0 or an error."""
         s = self.session
         at = find(p.buf, p.props_at, p.props_end, spec5.SESSION_EXPIRY_INTERVAL)
         if at >= 0:
             expiry = number(p.buf, at, spec5.SESSION_EXPIRY_INTERVAL)
             if expiry and self.limits[spec5.SESSION_EXPIRY_INTERVAL] <= 0:
-                # 3.14.2.2.2
+                # A session expiry of 0 must not be changed (3.14.2.2.2).
                 return errors.E_VALUE
             self.session_expiry = expiry
             s.has_session = expiry > 0
@@ -235,7 +235,7 @@ def _on_connect(s: "ServerSession", p: "Packet") -> int:
     c = s.connect_packet
     bad = decode_connect(p, c)
     if bad == errors.E_PROTOCOL and c.level >= 0:
-        # In the form that clients of earlier versions understand (3.1.2.2).
+        # In the form of 3.1.1, which clients of earlier versions understand (3.1.2.2).
         s.tx_end = encode_connack(s.tx, 0, s.tx_size, False, spec.BAD_LEVEL)
         s.event(FINISH)
         return 0
@@ -250,7 +250,7 @@ def _on_disconnect(s: "ServerSession", p: "Packet5") -> int:
     if bad:
         return bad
     if has(p, spec5.SERVER_REFERENCE):
-        # Only a server refers to another (3.14.2.2.5).
+        # Only a server may send a Server Reference (3.14.2.2.5).
         return errors.E_UNEXPECTED
     return s.v5.end(p)  # type: ignore[no-any-return]
 

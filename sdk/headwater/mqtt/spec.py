@@ -1,7 +1,7 @@
 """Numbers of MQTT 3.1 and 3.1.1 (2.2 and 3): packet types, flags, return codes.
 
-The core itself has the numbers that it needs as private constants, which cost a board nothing
-(tests/host/test_numbers.py compares them); ``spec5`` has those of 5.0.
+The core defines the numbers that it needs as private constants, which cost a board nothing
+(tests/host/test_numbers.py compares them). ``spec5`` has those of 5.0.
 """
 
 from headwater.wire import const
@@ -51,6 +51,6 @@ SUBSCRIBE_FAILED = const(0x80)
 #: MQTT 3.1: CONNECT's protocol name and level, as encoded (3.1).
 PROTOCOL_31 = b"\x00\x06MQIsdp\x03"
 
-#: MQTT 3.1: as ``packets.FLAGS``. PUBREL, SUBSCRIBE and UNSUBSCRIBE may have DUP (2.1); flags that a packet type does
+#: ``packets.FLAGS`` for MQTT 3.1. PUBREL, SUBSCRIBE and UNSUBSCRIBE may have DUP (2.1); flags that a packet type does
 #: not use are ignored.
 FLAGS_31 = b"\x00\x00\x00\x00\x00\x00\x62\x00\x62\x00\x62\x00\x00\x00\x00\x00"

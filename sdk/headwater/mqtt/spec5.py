@@ -87,8 +87,8 @@ MAXIMUM_CONNECT_TIME = const(0xA0)
 SUBSCRIPTION_IDENTIFIERS_NOT_SUPPORTED = const(0xA1)
 WILDCARD_SUBSCRIPTIONS_NOT_SUPPORTED = const(0xA2)
 
-# The options of a subscription (3.8.3.1), beside its QoS.
+# Subscription options (3.8.3.1) besides QoS.
 NO_LOCAL = const(4)
 RETAIN_AS_PUBLISHED = const(8)
-#: Retained messages: always, only if the subscription is new, never: 0, 1 or 2 shifted by this.
+#: Retain Handling is shifted by this: 0 (always send retained messages), 1 (only for a new subscription), 2 (never).
 RETAIN_HANDLING_SHIFT = const(4)

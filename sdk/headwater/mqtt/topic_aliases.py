@@ -1,6 +1,6 @@
-"""Topic aliases in both directions. They last as long as a connection.
+"""Topic aliases for received and for sent messages. They are valid for one connection.
 
-A session uses them if they are passed as ``aliases_in`` and ``aliases_out``.
+Pass them to ``v5.ClientV5`` or ``server5.ServerV5`` as ``aliases_in`` and ``aliases_out``.
 """
 
 from array import array
@@ -22,35 +22,37 @@ _PROPERTY = const(3)
 
 
 class IncomingAliases:
-    """``count`` topics that the other end may give numbers to, of at most ``size`` bytes each.
+    """Topic aliases that the peer may use: up to ``count`` topics of at most ``size`` bytes each.
 
-    They are kept behind the receive buffer, in its ``extra`` bytes: so a packet's topic is at an offset of one buffer,
-    wherever it comes from. A longer topic may be given a number, but not be called by it: that is E_RX_TOO_LARGE.
+    They are stored after the receive buffer, in its ``extra`` bytes, so that every topic is at an offset of the same
+    buffer. The peer may assign an alias to a longer topic but not use it (E_RX_TOO_LARGE).
     """
 
     def __init__(self, count: int, size: int = 64):
         if not 0 < count < 65536 or not 0 < size < _TOO_LONG:
-            raise ValueError("1 to 65535 topics of 1 to 65534 bytes")
+            raise ValueError("count %r, size %r: need 1 to 65535 aliases of 1 to 65534 bytes" % (count, size))
         self.count = count
         self.size = size
-        #: How many bytes the receive buffer must have behind it.
+        #: The number of bytes needed after the receive buffer.
         self.room = count * size
         self._at = 0
         self._sizes = array("H", bytes(2 * count))
 
     def attach(self, rx: "RxBuf") -> None:
-        """Use the room behind ``rx``."""
+        """Use the bytes after ``rx``."""
         if len(rx.buf) - rx.size < self.room:
-            raise ValueError("the receive buffer has no room for topic aliases behind it")
+            raise ValueError(
+                "rx: extra %r, need %r bytes for topic aliases" % (len(rx.buf) - rx.size, self.room)
+            )
         self._at = rx.size
 
     def clear(self) -> None:
-        """Forget all: for a new connection."""
+        """Remove all aliases, for a new connection."""
         for i in range(self.count):
             self._sizes[i] = 0
 
     def resolve(self, p: "Packet5") -> int:
-        """Note the topic of a PUBLISH that has an alias, or put it in: 0, E_ALIAS or E_RX_TOO_LARGE."""
+        """Record the topic of a PUBLISH with an alias, or insert it. Return 0, E_ALIAS or E_RX_TOO_LARGE."""
         p.bad_at = find(p.buf, p.props_at, p.props_end, TOPIC_ALIAS)
         i = get_u16(p.buf, p.bad_at) - 1
         if i >= self.count:
@@ -78,19 +80,19 @@ def _copy(buf: bytearray, at: int, to: int, n: int) -> None:
 class OutgoingAliases:
     """Topic aliases for the first ``count`` topics published at QoS 0, up to the Topic Alias Maximum of the peer.
 
-    Only topics that are ``bytes`` get one: what can be changed would have to be copied. Messages that are kept for
-    retransmission always carry their topic, because an alias does not outlive its connection. A message whose property
-    block is longer than ``size`` bytes carries its topic as well.
+    Only ``bytes`` topics get an alias: a mutable topic would have to be copied. Messages that may be retransmitted
+    always carry their topic, because an alias is valid for one connection only. So does a message with a property block
+    longer than ``size`` bytes.
     """
 
     def __init__(self, count: int, size: int = 64):
         if not 0 < count < 65536:
-            raise ValueError("1 to 65535 topics")
+            raise ValueError("count %r: need 1 to 65535 topics" % count)
         self.count = count
-        #: The alias chosen last, and whether the peer does not know it yet.
+        #: The alias chosen last, and whether it is still unknown to the peer.
         self.alias = 0
         self.new = False
-        #: What the encoder gets: the topic, empty if the alias stands for it, and the property block with the alias.
+        #: Arguments for the encoder: the topic, empty if the alias replaces it, and the property block with the alias.
         self.topic: Bytes = b""
         self.block: Bytes = b""
         #: The block without the alias.
@@ -98,22 +100,22 @@ class OutgoingAliases:
         self._topics: list[Bytes] = [b""] * count
         self._used = self._limit = 0
         self._alone = bytearray((_PROPERTY, TOPIC_ALIAS, 0, 0))
-        # The alias in front of other properties; ``_made`` is the part of the buffer that the last block took.
+        # A block with the alias before other properties; ``_made`` is the part of the buffer with the last block.
         self._buf = bytearray(size + _PROPERTY + 1)
         self._pin = memoryview(self._buf)
         self._made = self._pin[:0]
 
     def reset(self, limit: int) -> None:
-        """Begin with a new connection, over which the peer accepts ``limit`` aliases."""
+        """Start a new connection, on which the peer accepts ``limit`` aliases."""
         for i in range(self._used):
             self._topics[i] = b""
         self._used = 0
         self._limit = min(limit, self.count)
 
     def choose(self, topic: "Bytes", block: "Bytes") -> bool:
-        """Choose the alias of ``topic``, or one that it gets when it is ``sent``; set ``topic`` and ``block``.
+        """Choose the alias of ``topic``, or a new one that ``sent`` assigns. Set ``topic`` and ``block``.
 
-        ``block`` is the message's property block. False: there is no alias for this message.
+        ``block`` is the message's property block. Return False if there is no alias for this message.
         """
         if not isinstance(topic, bytes):
             return False
@@ -127,7 +129,7 @@ class OutgoingAliases:
         return self._used < self._limit and self._encode(topic, block)
 
     def _encode(self, topic: "Bytes", block: "Bytes") -> bool:
-        """Encode the property block with the alias; False if there is no room for it."""
+        """Encode the property block with the alias. Return False if there is no room for it."""
         self.topic = topic
         self.plain = block
         if len(block) == 1:
@@ -153,7 +155,7 @@ class OutgoingAliases:
         return True
 
     def sent(self, topic: "Bytes") -> None:
-        """Note that the packet with the alias chosen last was sent."""
+        """Record that the packet with the alias chosen last is in the transmit buffer."""
         if self.new:
             self._topics[self._used] = topic
             self._used += 1

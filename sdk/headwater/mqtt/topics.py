@@ -1,4 +1,4 @@
-"""Matching topic names against topic filters (MQTT 3.1.1, 4.7), for programs that route messages.
+"""Match topic names against topic filters (MQTT 3.1.1, 4.7), for programs that route messages.
 
 ``headwater.mqtt.packets`` checks names and filters.
 """

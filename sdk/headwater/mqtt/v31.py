@@ -18,28 +18,28 @@ _MAX_CLIENT_ID = const(23)
 
 
 class V31:
-    """What MQTT 3.1 does otherwise at a client's end.
+    """The rules of MQTT 3.1 for a client.
 
     The client identifier must have 1 to 23 characters (3.1): ``connect`` returns E_ARGUMENT otherwise. A server of 3.1
-    does not say whether it has kept the session. So ``on_online`` always gets False, for the application to subscribe
-    again, which harms nothing. What is unacknowledged, however, is retransmitted as if the server had kept it, unless
-    ``clean_start`` asks for a new session: PUBREL for an identifier that the server has forgotten is answered all the
-    same, and without it a message that the server still holds would never be delivered. In 3.1 SUBACK has no code for a
-    refused filter; a server that sends 3.1.1's nevertheless is understood.
+    does not report whether it has kept the session. Therefore ``on_online`` always gets False, so that the application
+    subscribes again, which is harmless. Unacknowledged messages, however, are retransmitted as if the server had kept
+    the session, unless ``clean_start`` requests a new one: a server answers PUBREL even for an unknown identifier, and
+    without PUBREL a message that it still holds would never be delivered. SUBACK of 3.1 has no code for a refused
+    filter; that of 3.1.1 is accepted.
     """
 
     is_5 = False
-    #: Nothing is kept behind the receive buffer.
+    #: No bytes are needed after the receive buffer.
     room = 0
 
     def attach(self, session: "ClientSession") -> None:
-        """Begin to serve a session, which calls this from its constructor."""
+        """Attach to a session; its constructor calls this."""
         self.session = session
         session.packet.flags = spec.FLAGS_31
         session.use_version(spec.PROTOCOL_31, check_filter, CLIENT_TAKES, _HANDLERS, b"")
 
     def connecting(self) -> int:
-        """Check the client identifier: 0 or E_ARGUMENT."""
+        """Check the client identifier. Return 0 or E_ARGUMENT."""
         session = self.session
         try:
             n = 0
@@ -55,12 +55,14 @@ class V31:
         return errors.E_ARGUMENT
 
     def resuming(self, session_present: bool) -> int:
-        """Return whether to go on with the session: as far as we know."""
+        """Return 1 if the session continues, as far as the client knows, otherwise 0."""
         return 0 if self.session.clean_start else 1
 
     def opening(self, packet_id: int) -> None:
-        """Forget an identifier of an earlier connection that arrives without DUP: a server that has lost the session
-        counts from the beginning, and this is another message."""
+        """Release an identifier of an earlier connection that arrives without DUP.
+
+        A server that has lost the session reuses identifiers from the start, so this is another message.
+        """
         session = self.session
         i = session.find_qos2(packet_id)
         if packet_id and i >= 0 and not session.opened_now[i] & 1 and not session.packet.dup():
@@ -68,7 +70,7 @@ class V31:
 
 
 def _on_connack(s: "ClientSession", p: "Packet") -> int:
-    # The first byte is reserved, and means nothing.
+    # The first byte is reserved and has no meaning.
     s.rx.buf[p.body] = 0
     return decode_connack(p) or s.accepted(p)
 

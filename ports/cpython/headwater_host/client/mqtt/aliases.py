@@ -25,7 +25,7 @@ class HostIncomingAliases(IncomingAliases):
     def __init__(self, count: int):
         # The base's constructor is not called, because it reserves room for each topic.
         if not 0 < count < 65536:
-            raise ValueError("1 to 65535 topics")
+            raise ValueError(f"count {count}: need 1 to 65535 topics")
         self.count = count
         self.room = _LONGEST
         self._topics: dict[int, bytes] = {}
