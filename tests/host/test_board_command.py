@@ -19,6 +19,7 @@ from serial.tools.list_ports_common import ListPortInfo
 from headwater_host.board import ports
 from headwater_host.board.errors import BoardError
 from headwater_host.board.install import LIB, OURS, RECORD
+from headwater_host.board.repl import Board
 from headwater_host.board.settings import patched
 from tests import built
 from tests.host.command import HEADWATER, PATIENCE_S, ended, environment, headwater
@@ -72,6 +73,18 @@ def run(board: VirtualBoard, *words: object, data: bytes = b"", **more: str) -> 
 def look(board: VirtualBoard, *words: object) -> str:
     """As ``run``, for several looks at a board in a row: without a reset after each."""
     return run(board, *words, "--no-reset")
+
+
+def listed(board: VirtualBoard, name: str = "/") -> list[str]:
+    """Return the names in a directory of a board, which stays at its prompt."""
+    with Board(board.port) as remote:
+        return sorted(remote.listdir(name))
+
+
+def read(board: VirtualBoard, name: str) -> str:
+    """Return the text of a file of a board, which stays at its prompt."""
+    with Board(board.port) as remote:
+        return remote.get(name).decode()
 
 
 def fails(board: VirtualBoard, code: int, *words: object, data: bytes = b"") -> str:
@@ -170,8 +183,8 @@ def test_install_puts_exactly_the_chosen_components_on_the_board(board: VirtualB
     assert run(board, "install", "mqtt", "store") == "nothing has changed\n"
     said = run(board, "install", "fmq")
     assert "removed /lib/headwater/mqtt/__init__.mpy\n" in said
-    assert look(board, "files", "ls", "/lib/headwater/fmq").split()[0] == "__init__.mpy"
-    assert "mqtt" not in look(board, "files", "ls", "/lib/headwater").split()
+    assert listed(board, "/lib/headwater/fmq")[0] == "__init__.mpy"
+    assert "mqtt" not in listed(board, "/lib/headwater")
 
 
 def test_install_writes_settings_and_the_program(board: VirtualBoard, tmp_path: Path) -> None:
@@ -200,7 +213,7 @@ def test_install_writes_settings_and_the_program(board: VirtualBoard, tmp_path: 
         HEADWATER_PASSWORD="secret",
     )
     board.wait_for("blinks")
-    settings = json.loads(look(board, "files", "get", "/headwater.json", "-"))
+    settings = json.loads(read(board, "/headwater.json"))
     assert settings == {
         "wifi": [{"ssid": "home", "password": "pass word"}, {"ssid": "work shop", "password": "other pass"}],
         "country": "CH",
@@ -214,10 +227,10 @@ def test_install_writes_settings_and_the_program(board: VirtualBoard, tmp_path: 
             "tls": {"ca": "/ca.pem"},
         },
     }
-    assert look(board, "files", "get", "/ca.pem", "-") == ca.read_text()
+    assert read(board, "/ca.pem") == ca.read_text()
     # What is not named stays; TLS goes with the URL.
     run(board, "install", "--broker", "mqtt://10.0.0.1:1884")
-    settings = json.loads(look(board, "files", "get", "/headwater.json", "-"))
+    settings = json.loads(read(board, "/headwater.json"))
     assert settings["broker"] == {"protocol": "mqtt", "host": "10.0.0.1", "port": 1884, "client_id": "b1"}
     assert settings["country"] == "CH"
 
@@ -276,9 +289,7 @@ def test_a_password_is_asked_for_without_echo_and_progress_is_shown(board: Virtu
         assert process.wait(PATIENCE_S) == 0
     assert "hush" not in seen
     assert "/lib/headwater/mqtt/__init__.mpy: 1,024 of " in seen
-    assert json.loads(look(board, "files", "get", "/headwater.json", "-"))["wifi"] == [
-        {"ssid": "home", "password": "hush hush"}
-    ]
+    assert json.loads(read(board, "/headwater.json"))["wifi"] == [{"ssid": "home", "password": "hush hush"}]
 
 
 def test_run_streams_output_and_an_exception_is_an_error(board: VirtualBoard, tmp_path: Path) -> None:
@@ -371,18 +382,20 @@ def test_reset_starts_the_program(board: VirtualBoard) -> None:
 
 def test_wipe_ours_removes_only_what_was_installed(board: VirtualBoard) -> None:
     run(board, "install", "mqtt", "--broker", "mqtt://broker.local")
-    run(board, "files", "put", "-", "/lib/mine.py", data=b"mine = 1\n")
-    run(board, "files", "put", "-", "/lib/headwater/mine.py", data=b"mine = 2\n")
-    run(board, "files", "put", "-", "/lib/headwater/reasons.mpy", data=b"changed")
+    with Board(board.port) as remote:
+        remote.put("/lib/mine.py", b"mine = 1\n")
+        remote.put("/lib/headwater/mine.py", b"mine = 2\n")
+        remote.put("/lib/headwater/reasons.mpy", b"changed")
     assert "pass --yes" in fails(board, 2, "wipe-ours")
     said = run(board, "wipe-ours", "--yes")
     assert "keep   /lib/headwater/reasons.mpy (changed)\n" in said
-    assert look(board, "files", "ls", "/lib").split() == ["headwater", "headwater-installed.json", "mine.py"]
-    assert look(board, "files", "ls", "/lib/headwater").split() == ["mine.py", "reasons.mpy"]
-    assert look(board, "files", "ls").split() == ["headwater.json", "lib", "main.py"]
+    assert listed(board, "/lib") == ["headwater", "headwater-installed.json", "mine.py"]
+    assert listed(board, "/lib/headwater") == ["mine.py", "reasons.mpy"]
+    assert listed(board) == ["headwater.json", "lib", "main.py"]
     run(board, "wipe-ours", "--yes", "--changed", "--state")
-    assert look(board, "files", "ls").split() == ["lib", "main.py"]
-    run(board, "files", "rm", "/lib/headwater/mine.py")
+    assert listed(board) == ["lib", "main.py"]
+    with Board(board.port) as remote:
+        remote.remove("/lib/headwater/mine.py")
     assert run(board, "wipe-ours", "--yes") == "headwater is not installed\n"
 
 
@@ -393,7 +406,7 @@ def test_wipe_ours_asks_on_a_terminal(board: VirtualBoard) -> None:
             read_until(terminal, "files? [y/N] ")
             os.write(terminal, answer)
             assert process.wait(PATIENCE_S) == 0
-        assert ("headwater" in look(board, "files", "ls", "/lib").split()) is left
+        assert ("headwater" in listed(board, "/lib")) is left
 
 
 def test_a_stopped_program_s_watchdog_is_fed(components: Path) -> None:
@@ -553,7 +566,7 @@ def test_a_power_cut_during_an_installation_is_noticed_and_repaired(components: 
         code = b"import headwater.fmq.client\nprint('imported')\n"
         assert run(board, "run", "-", data=code) == "imported\n"
         run(board, "wipe-ours", "--yes")
-        assert look(board, "files", "ls", "/lib") == ""
+        assert listed(board, "/lib") == []
 
 
 def test_wrong_settings_are_refused(board: VirtualBoard, tmp_path: Path) -> None:
@@ -565,24 +578,24 @@ def test_wrong_settings_are_refused(board: VirtualBoard, tmp_path: Path) -> None
     assert "no WebSocket" in fails(board, 2, "install", "--broker", "ws://h")
     assert "there is no component 'mqt'" in fails(board, 2, "install", "mqt")
     assert "standard input ended" in fails(board, 2, "install", "--wifi", "home")
-    assert look(board, "files", "ls").split() == ["main.py"]
+    assert listed(board) == ["main.py"]
 
 
 def test_settings_that_the_board_refuses_are_not_written(board: VirtualBoard) -> None:
     run(board, "install", "--wifi", "home", "--broker", "mqtt://broker.local", data=b"long enough\n")
-    before = look(board, "files", "get", "/headwater.json", "-")
+    before = read(board, "/headwater.json")
     text = fails(board, 2, "install", "--wifi", "home", data=b"short\n")
     assert (
         "the settings are wrong and were not written:\n/headwater.json: wifi[0].password is 7 hidden" in text
     )
-    assert look(board, "files", "get", "/headwater.json", "-") == before
-    assert "headwater.json.new" not in look(board, "files", "ls")
+    assert read(board, "/headwater.json") == before
+    assert "headwater.json.new" not in listed(board)
 
 
 def test_another_main_is_not_replaced_unasked(board: VirtualBoard, tmp_path: Path) -> None:
     (tmp_path / "main.py").write_text("print('new')\n")
     assert "/main.py is another program" in fails(board, 2, "install", "link", "--main", tmp_path / "main.py")
-    assert look(board, "files", "get", "/main.py", "-") == PROGRAM
+    assert read(board, "/main.py") == PROGRAM
 
 
 def test_a_checkout_without_components_says_how_to_build_them(board: VirtualBoard, tmp_path: Path) -> None:
@@ -592,7 +605,8 @@ def test_a_checkout_without_components_says_how_to_build_them(board: VirtualBoar
 
 def test_a_damaged_record_is_an_interrupted_installation(board: VirtualBoard) -> None:
     run(board, "install", "link")
-    run(board, "files", "put", "-", RECORD, data=b"{")
+    with Board(board.port) as remote:
+        remote.put(RECORD, b"{")
     assert "interrupted" in look(board, "info")
     assert "headwater-installed.json on the board is damaged" in fails(board, 1, "wipe-ours", "--yes")
     run(board, "install", "link")
