@@ -101,7 +101,7 @@ def test_wifi_sensor(port: str, broker: Mosquitto) -> None:
             board.power_cut()
             board.power_on()
             board.air.switch_on("workshop")
-            boots = []
+            boots: list[int] = []
             while boots[-2:] != [2, 2]:
                 boots.append(json.loads(client.get(60).payload)["boot"])
             assert boots == sorted(boots)
