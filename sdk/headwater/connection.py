@@ -169,7 +169,7 @@ class RamOutbox:
 
     A packet is built in ``buf`` at the offset from ``reserve`` and becomes an entry with ``commit``. ``head`` is the
     index of the oldest entry and ``count`` the number of entries. ``state[i]``, ``at[i]`` and ``size[i]`` describe
-    entry i, whose packet identifier is i + 1. ``next`` is the index of the entry that the next ``commit`` makes,
+    entry i, which has the packet identifier i + 1. ``next`` is the index of the entry that the next ``commit`` makes,
     ``reserved`` the offset that ``reserve`` returned last. ``fresh`` is true if messages of an earlier outbox may still
     be in flight, unknown to this one.
     """
@@ -412,7 +412,7 @@ class Endpoint:
         interval = self.keep_alive * 750
         quiet = (now_ms - self.rx_time) & TICKS_MASK
         if self.tx_end:
-            # Bytes that wait to be sent serve as a ping, or are one whose time starts when they are sent.
+            # Bytes that wait to be sent serve as a ping. If they are one, its time starts when they are sent.
             self.ping_time = now_ms
         elif self.pinged and quiet >= self.response_ms <= (now_ms - self.ping_time) & TICKS_MASK:
             return True
@@ -936,4 +936,4 @@ def _last_word(client: Driver) -> None:
 
 
 def _nothing(*_: object) -> None:
-    """Replace the transport's methods while there is none."""
+    """Replace the transport's methods while there is no transport."""

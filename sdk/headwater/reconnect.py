@@ -95,8 +95,8 @@ class BaseKeeper:
     error at once. With a ``backlog`` it returns no such error: the oldest message there is dropped for the newest
     (``Backlog``).
 
-    ``network`` is started and polled with the keeper, and is told of failed attempts. Its loss ends a connection or an
-    attempt with E_UNREACHABLE. The state is then PAUSE; the next attempt follows within ``first_ms`` after the network
+    ``network`` is started and polled with the keeper, which reports failed attempts to it. Its loss ends a connection or
+    an attempt with E_UNREACHABLE. The state is then PAUSE; the next attempt follows within ``first_ms`` after the network
     is up again, the first one after ``start`` at once. ``stop`` leaves the network up.
 
     The keeper replaces the session's ``on_answer`` and the client's ``on_delivered``. Set the keeper's own handlers
@@ -171,7 +171,7 @@ class BaseKeeper:
         self._wants = False
         self._asked = 0
         self._asked_at = 0
-        # When the oldest message under way was last another one.
+        # When the oldest unacknowledged message last changed.
         # When the oldest unacknowledged message last changed.
         self._head = 0
         self._random = seed % 65536

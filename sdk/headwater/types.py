@@ -75,7 +75,7 @@ class Transport(Protocol):
 
 
 class Dialer(Protocol):
-    """What a port provides to a client: transports, a clock, and a way to wait."""
+    """Provides a client with transports, a clock, and a way to wait; each port has its own."""
 
     def open(self) -> Transport:
         """Open a new transport. Raises OSError."""
@@ -153,7 +153,7 @@ class ReceiveBuffer(Protocol):
         ...
 
     def window(self) -> int:
-        """Prepare ``view`` for a read. Return how many bytes may be read into it."""
+        """Prepare ``view`` for a read. Return the number of bytes that may be read into it."""
         ...
 
 

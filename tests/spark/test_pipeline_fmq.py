@@ -192,7 +192,7 @@ def test_quarantine(done: tuple[Result, Path]) -> None:
     wanted.append(("message", "bad_identity", None, value({"board": 1, "boot": 1, "seq": 1}), DEVICE))
     assert found == sorted(wanted, key=repr)
     details = dict(rows(done[1], QUARANTINE, "reason", "detail"))
-    assert details["bad_body_length"] == "there is something behind the last field of the body"
+    assert details["bad_body_length"] == "bytes follow the last field of the body"
 
 
 def test_the_same_however_it_is_cut(done: tuple[Result, Path], tmp_path: Path) -> None:

@@ -13,10 +13,10 @@ Intended differences:
   raise OSError(ETIMEDOUT).
 - QoS 2 works in both directions. Invalid arguments raise MQTTException with a negative code of ``headwater.errors``; a
   refusal has the server's code, as in umqtt.
-- A message at QoS 1 or 2 whose ``publish`` raised OSError stays in the outbox and is sent after the next ``connect``.
+- If ``publish`` raises OSError at QoS 1 or 2, the message stays in the outbox and is sent after the next ``connect``.
   Do not publish it again.
-- A message is acknowledged when the callback returns. At QoS 1, a message whose callback raised is redelivered on the
-  next connection. ``wait_msg`` calls back for one message, ``check_msg`` for all that have arrived.
+- A message is acknowledged when the callback returns. If the callback raises at QoS 1, the message is redelivered on
+  the next connection. ``wait_msg`` delivers one message, ``check_msg`` all received messages.
 - ``reconnect`` subscribes again if the server has lost the session.
 - Messages must fit in ``tx_size`` (QoS 0) or ``outbox_size`` (QoS 1 and 2), attributes of the class that are set before
   the first client is created. Received messages can be as large as the heap allows.
@@ -68,11 +68,12 @@ class MQTTClient:
     rx_size = 512
     tx_size = 1024
     outbox_size = 2048
-    #: How long the server may take to answer.
+    #: Milliseconds that the server may take to answer.
     response_ms = 10000
-    #: How many messages may wait for a callback to return. Beyond that, messages at QoS 0 are dropped. At QoS 1
-    #: ``unacknowledged`` more wait, at QoS 2 as many as the session's ``receive_window``. The others are not taken, and
-    #: the connection ends when the callback returns; the server retransmits them on the next, if it keeps the session.
+    #: The number of messages that may wait for a callback to return. Beyond that, messages at QoS 0 are dropped. At
+    #: QoS 1 ``unacknowledged`` more may wait, at QoS 2 as many as the session's ``receive_window``. Further ones are
+    #: not accepted, and the connection ends when the callback returns. The server retransmits them on the next
+    #: connection if it keeps the session.
     queue = 16
     unacknowledged = 64
 
@@ -112,7 +113,7 @@ class MQTTClient:
         session.on_delivered = self._delivered
         session.on_answer = self._answered
         stream_to(session, self)
-        #: Messages at QoS 0 that were dropped; and whether one at QoS 1 was not taken.
+        #: The number of dropped messages at QoS 0; True if a message at QoS 1 was not accepted.
         self.dropped = 0
         self._missed = False
         # Received messages: (topic, payload, QoS, packet identifier, epoch).
@@ -128,12 +129,12 @@ class MQTTClient:
     @staticmethod
     def dialer(server: str, port: int, ssl: "Any", ssl_params: "dict[str, Any]") -> "Dialer":
         """Return a dialer; the port assigns its own function (a ``staticmethod``)."""
-        raise RuntimeError("who connects? import headwater_board.umqtt first")
+        raise RuntimeError("no dialer: import headwater_board.umqtt first, or assign MQTTClient.dialer")
 
-    # -- as umqtt.simple has it ----------------------------------------------------------------------------------------
+    # -- umqtt.simple --------------------------------------------------------------------------------------------------
 
     def set_callback(self, f: "Callable[[bytes, bytes], object]") -> None:
-        """Set the callback ``f(topic, msg)``, which gets bytes."""
+        """Set the callback ``f(topic, msg)``; both arguments are bytes."""
         self.cb = f
 
     def set_last_will(
@@ -143,7 +144,7 @@ class MQTTClient:
         _check(self._session.set_will(_bytes(topic), _bytes(msg), qos, retain))
 
     def connect(self, clean_session: bool = True, timeout: "float | None" = None) -> int:
-        """Connect: 1 if the server had kept the session. Raises OSError; MQTTException if the server refuses.
+        """Connect. Return 1 if the server has kept the session. Raises OSError; MQTTException if the server refuses.
 
         ``timeout``, in seconds, is the limit for connecting and for every later answer.
         """
@@ -177,7 +178,7 @@ class MQTTClient:
         self.sock = None
 
     def ping(self) -> None:
-        """Send PINGREQ; ``wait_msg`` and ``check_msg`` take the answer and raise if there is none."""
+        """Send PINGREQ. ``wait_msg`` and ``check_msg`` receive the answer, and raise OSError if none arrives."""
         self._poll()
         if self._client.ping() == 0:
             self._pinged_at = self._session.now
@@ -204,7 +205,7 @@ class MQTTClient:
         self._ask(self._client.unsubscribe, topic)
 
     def wait_msg(self) -> "int | None":
-        """Wait for one message and call back: the first byte of its packet, or None for the answer to a ``ping``."""
+        """Wait for one message and deliver it. Return its packet's first byte, or None for the answer to a ``ping``."""
         while not self._inbox:
             self._poll()
             if self._inbox:
@@ -216,7 +217,7 @@ class MQTTClient:
         return self._call_back()
 
     def check_msg(self) -> "int | None":
-        """Call back for messages that have arrived: the first byte of the last one's packet, or None."""
+        """Deliver all received messages. Return the first byte of the last packet, or None."""
         head = None
         if not self._inbox:
             self._poll()
@@ -224,13 +225,13 @@ class MQTTClient:
             head = self._call_back()
         return head
 
-    # -- how -----------------------------------------------------------------------------------------------------------
+    # -- internals -----------------------------------------------------------------------------------------------------
 
     def _poll(self) -> None:
-        """Receive what has arrived. Raises OSError if the connection has ended."""
+        """Receive available messages. Raises OSError if the connection has ended."""
         client = self._client
         session = self._session
-        # ``_take`` stops the reading: outside of a callback the inbox holds no more than the receive buffer did.
+        # ``_take`` stops reading: outside of a callback the inbox has only messages from one receive buffer.
         client.reading = True
         status = client.poll()
         client.reading = True
@@ -249,7 +250,7 @@ class MQTTClient:
             raise _error(status, 0)
 
     def _until(self, done: "Callable[[int], bool]", what: int) -> None:
-        """Poll until ``done(what)``. Call back for messages that arrive, except from within a callback."""
+        """Poll until ``done(what)`` is true. Deliver received messages, except from within a callback."""
         begin = self._client.dialer.ticks_ms()
         while True:
             self._poll()
@@ -304,7 +305,7 @@ class MQTTClient:
                 self.cb(topic, msg)
         except BaseException:
             if qos == _QOS_1:
-                # Not acknowledged: it is redelivered.
+                # Unacknowledged, so that the server redelivers it.
                 qos = 0
             raise
         finally:
@@ -322,7 +323,7 @@ class MQTTClient:
     def _take(self, topic: bytes, msg: bytes, qos: int, packet_id: int, epoch: int) -> None:
         self._client.reading = False
         if self._calling and len(self._inbox) >= self.queue:
-            # The callback may wait for an answer behind this message, and the inbox is not emptied before.
+            # The callback may wait for an answer that follows this message, and the inbox stays full until then.
             if qos == 0:
                 self.dropped += 1
                 return
@@ -341,7 +342,7 @@ class MQTTClient:
     # -- the sink of messages that are larger than the buffer ----------------------------------------------------------
 
     def open(self, m: "Packet", size: int) -> bool:
-        """As ``headwater.types.Sink``; skips messages that do not fit in the heap."""
+        """Start a large message (``headwater.types.Sink``). Return False if it does not fit in the heap."""
         try:
             self._large = (m.topic_bytes(), bytearray(size), m.qos(), m.packet_id, self._session.epoch)
         except MemoryError:
@@ -350,13 +351,13 @@ class MQTTClient:
         return True
 
     def write(self, buf: "Bytes", at: int, n: int) -> None:
-        """As ``headwater.types.Sink``."""
+        """Take the next ``n`` bytes (``headwater.types.Sink``)."""
         if self._large is not None:
             self._large[1][self._large_at : self._large_at + n] = buf[at : at + n]
             self._large_at += n
 
     def close(self, complete: bool) -> None:
-        """As ``headwater.types.Sink``."""
+        """End a large message (``headwater.types.Sink``)."""
         large = self._large
         self._large = None
         if complete and large is not None:
@@ -397,7 +398,7 @@ class RobustMQTTClient(MQTTClient):
                 self.delay(i)
 
     def publish(self, topic: "str | Bytes", msg: "str | Bytes", retain: bool = False, qos: int = 0) -> None:
-        """As ``MQTTClient.publish``, over any number of connections; at QoS 2 still exactly once."""
+        """Publish as ``MQTTClient.publish`` does, reconnecting if needed; at QoS 2 exactly once."""
         packet_id = 0
         while True:
             try:
@@ -410,7 +411,7 @@ class RobustMQTTClient(MQTTClient):
                 self.reconnect()
 
     def wait_msg(self) -> "int | None":
-        """As ``MQTTClient.wait_msg``, over any number of connections."""
+        """Wait for one message as ``MQTTClient.wait_msg`` does, reconnecting if needed."""
         while True:
             try:
                 return super().wait_msg()
@@ -419,7 +420,7 @@ class RobustMQTTClient(MQTTClient):
                 self.reconnect()
 
     def check_msg(self, attempts: int = 2) -> "int | None":
-        """As ``MQTTClient.check_msg``; reconnects at most ``attempts`` times."""
+        """Deliver messages as ``MQTTClient.check_msg`` does; reconnect at most ``attempts`` times."""
         while attempts > 0:
             try:
                 return super().check_msg()

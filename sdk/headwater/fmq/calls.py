@@ -6,7 +6,7 @@
 
     client.session.on_call = lambda frame: calls.reply(frame, answer(frame.payload_bytes()))
 
-The functions are for a session without a client; what they queue leaves through ``out``. Calls allocate.
+The functions are for a session without a client; ``out`` sends the frames. Calls allocate.
 """
 
 from headwater.connection import NO_TOPIC, send_out, send_request
@@ -46,19 +46,19 @@ _REPLY = b"$rpc/reply"
 class Calls:
     """Calls over a client, sent at once.
 
-    Results come to ``session.on_result(frame)``, with the number of the call in ``session.source``; calls of others to
-    ``session.on_call(frame)``.
+    Results are passed to ``session.on_result(frame)``, with the number of the call in ``session.source``. Calls of other
+    clients are passed to ``session.on_call(frame)``.
     """
 
     def __init__(self, client: "Client"):
         self._client = client
 
     def call(self, topic: "Bytes", arguments: "Bytes" = b"") -> int:
-        """Call the responder of ``$rpc/TOPIC``: the number of the call, or an error."""
+        """Call the responder of ``$rpc/TOPIC``. Return the number of the call, or an error."""
         return send_request(self._client, call(self._client.session, topic, arguments))
 
     def reply(self, call: "Frame | Bytes", result: "Bytes") -> int:
-        """Answer a call."""
+        """Answer a call. Return 0 or an error of ``publish`` at QoS 0."""
         client = self._client
         status = reply(client.session, call, result)
         if status == E_AGAIN and send_out(client) == 0:
@@ -66,14 +66,14 @@ class Calls:
         return send_request(client, status)
 
     def refuse(self, call: "Frame | Bytes", code: int, text: "Bytes" = b"") -> int:
-        """Refuse a call."""
+        """Refuse a call. Return 0 or an error."""
         return send_request(self._client, refuse(self._client.session, call, code, text))
 
 
 def call(session: "ClientSession", topic: "Bytes", arguments: "Bytes" = b"") -> int:
-    """Call the responder of ``$rpc/TOPIC``: the number of the call, as ``consume_once``.
+    """Call the responder of ``$rpc/TOPIC``. Return the number of the call, or an error of ``consume_once``.
 
-    Reason code 0x10: there is no responder; 0x83: there was no result.
+    ``on_answer`` gets reason code 0x10 if there is no responder, 0x83 if there was no result.
     """
     return refused(check_name, topic) or consume_once(session, topic, arguments=arguments)
 
@@ -87,9 +87,9 @@ def consume_once(
     need_ack: bool = False,
     arguments: "Bytes" = b"",
 ) -> int:
-    """Request one message (CONSUME with ONCE): the number of the request, or an error of ``subscribe``.
+    """Request one message (CONSUME with ONCE). Return the number of the request, or an error of ``subscribe``.
 
-    The message comes to ``on_result``, with this number as ``source``; otherwise ``on_answer`` gets the reason code.
+    The message is passed to ``on_result``, with this number as ``source``; without one, ``on_answer`` gets the reason.
     """
     if not is_query(tags, condition, group) or not is_bytes(arguments):
         return E_ARGUMENT
@@ -108,7 +108,7 @@ def consume_once(
 
 
 def reply(session: "ClientSession", call: "Frame | Bytes", result: "Bytes") -> int:
-    """Answer a call, by its frame while that is valid, or by its id: the errors are those of ``publish`` at QoS 0."""
+    """Answer a call, by its frame while that is valid, or by its id. Errors are those of ``publish`` at QoS 0."""
     if session.state != _ONLINE:
         return E_OFFLINE
     try:
@@ -120,7 +120,7 @@ def reply(session: "ClientSession", call: "Frame | Bytes", result: "Bytes") -> i
 
 
 def refuse(session: "ClientSession", call: "Frame | Bytes", code: int, text: "Bytes" = b"") -> int:
-    """Refuse a call with a reason code of 128 to 255 and a text in UTF-8 for the caller; errors as of ``reply``."""
+    """Refuse a call with a reason code of 128 to 255 and a text in UTF-8. Errors are those of ``reply``."""
     if session.state != _ONLINE:
         return E_OFFLINE
     if not 128 <= code < 256 or not is_bytes(text):
@@ -135,12 +135,12 @@ def refuse(session: "ClientSession", call: "Frame | Bytes", code: int, text: "By
 
 
 def _reply(s: "ClientSession", buf: "Bytes", at: int, end: int, result: "Bytes") -> int:
-    """PUBLISH to ``$rpc/reply``: the id of the call, ``buf[at:end]``, and the result."""
+    """Publish the id of the call, ``buf[at:end]``, and the result to ``$rpc/reply``."""
     n = message_size(_REPLY, result) + end - at
     size = 1 + len(s.ids.ident) + length_size(n) + n
     if size > s.tx_size - s.tx_end:
         return E_AGAIN if size <= len(s.tx) else E_TOO_LARGE
-    # It takes the place of the prepared frame.
+    # This overwrites the prepared frame.
     s.ready = NO_TOPIC
     to = put_head(s.tx, s.tx_end, _PUBLISH << 4, s.ids.next(_PUBLISH, s.now))
     to = put_text(s.tx, put_length(s.tx, to, n), len(s.tx), _REPLY)

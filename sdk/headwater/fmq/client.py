@@ -8,7 +8,7 @@
         client.publish(b"board-1/telemetry", sample(), 1)
         client.wait(1000)
 
-``Tcp`` stands for any dialer (``headwater.types.Dialer``); TLS and the serial link are dialers as well. Publishing,
+``Tcp`` is a dialer (``headwater.types.Dialer``), as are TLS and the serial link. Publishing,
 polling, receiving and acknowledging allocate nothing once connected; requests do. Consumers are in
 ``headwater.fmq.queues``, calls in ``headwater.fmq.calls``.
 """
@@ -30,11 +30,11 @@ if TYPE_CHECKING:
 
 
 class Client(Driver):
-    """One connection to a hub, and the session that outlives it.
+    """A connection to a hub, and the session, which survives the connection.
 
-    ``session`` is given, or made from ``client_id`` and the other keywords of ``ClientSession``, which documents
-    methods and handlers. Methods return a status integer (``headwater.errors``): 0 or more is success. Only ``connect``
-    and ``flush`` raise.
+    ``session`` may be given; otherwise it is created from ``client_id`` and the other keywords of ``ClientSession``,
+    which documents methods and handlers. Methods return a status integer (``headwater.errors``): 0 or more is success.
+    Only ``connect`` and ``flush`` raise exceptions.
     """
 
     session: ClientSession
@@ -54,11 +54,11 @@ class Client(Driver):
     def publish(
         self, topic: "Bytes", payload: "Bytes", qos: int = 0, retain: bool = False, tags: "Bytes" = NO_TAGS
     ) -> int:
-        """Publish; bytes-like arguments allocate nothing. ``tags`` is the result of ``frames.tag_list``.
+        """Publish a message. Bytes-like arguments allocate nothing; ``tags`` is the result of ``frames.tag_list``.
 
         Returns 0 (QoS 0: sent or waiting for the transport), the number of the message (QoS 1, 2: in the outbox until
-        ``on_delivered``), or an error of ``ClientSession.publish``; after E_WINDOW poll and try again. E_CLOSED at QoS
-        0: the connection broke and the message is lost.
+        ``on_delivered``), or an error of ``ClientSession.publish``. On E_WINDOW, poll and try again. At QoS 0, E_CLOSED
+        means that the connection has ended and the message is lost.
         """
         if (
             topic is self.session.ready
@@ -66,7 +66,7 @@ class Client(Driver):
             and self.session.tx[0] == _PUBLISH_0
             and not (qos or retain or self.session.tx_end or self.session.out_n)
         ):
-            # The frame before had this topic and nothing waits: only id and payload change.
+            # The last frame had this topic, and nothing waits: only id and payload change.
             if rewrite(self.session, payload):
                 return send_ready(self, self.session.tx_end)
         if qos != 0 and qos != 1 and qos != 2:
@@ -84,11 +84,11 @@ class Client(Driver):
         condition: "Bytes" = b"",
         group: "Bytes" = b"",
     ) -> int:
-        """Subscribe to a filter: the number of the subscription, which ``on_answer`` gets, or an error."""
+        """Send SUBSCRIBE. Return the number of the subscription, which is passed to ``on_answer``, or an error."""
         return send_request(self, self.session.subscribe(topic_filter, tags, condition, group))
 
     def unsubscribe(self, subscription: int) -> int:
-        """End a subscription."""
+        """Send UNSUBSCRIBE. Return the number of the request, or an error."""
         return send_request(self, self.session.unsubscribe(subscription))
 
 

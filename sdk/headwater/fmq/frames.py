@@ -60,7 +60,7 @@ _LIST = const(13)
 _E_FORM = const(-58)
 
 
-# Topics and filters (docs/protocols/fmq.md, section 4): as in MQTT. Nothing here allocates.
+# Topics and filters follow the rules of MQTT (docs/protocols/fmq.md, section 4). Nothing here allocates.
 
 _WILDCARDS = b"#+"
 _HASH = const(0x23)
@@ -68,7 +68,7 @@ _SLASH = const(0x2F)
 
 
 def check_name(text: "Bytes") -> int:
-    """Check a topic name: 0, or E_TOPIC if it is empty, not UTF-8, or has U+0000 or a wildcard."""
+    """Check a topic name. Return 0, or E_TOPIC if it is empty, not UTF-8, or has U+0000 or a wildcard."""
     n = len(text)
     if n == 0 or check_utf8(text, 0, n) >= 0:
         return E_TOPIC
@@ -79,7 +79,7 @@ def check_name(text: "Bytes") -> int:
 
 
 def check_filter(text: "Bytes") -> int:
-    """Check a topic filter: 0, or E_FILTER if it is empty, not UTF-8, has U+0000 or a misplaced wildcard."""
+    """Check a topic filter. Return 0, or E_FILTER if it is empty, not UTF-8, has U+0000 or a misplaced wildcard."""
     n = len(text)
     if n == 0 or check_utf8(text, 0, n) >= 0:
         return E_FILTER
@@ -100,7 +100,7 @@ def check_filter(text: "Bytes") -> int:
 # T     String
 # N     String or None
 # P     topic: String, or the integer that is its hash
-# O     as P, or None
+# O     topic (P) or None
 # I     non-negative integer
 # Q     QoS, 0 to 2
 # C     reason code, 0 to 255
@@ -179,7 +179,7 @@ _FLAGS = (
 #: PUBLISH's.
 _MESSAGE = const(0x3C3F)
 _TIME_OF_EIGHT = const(0xB0)
-# The shortest frame whose id has such a time.
+# The shortest frame with such a time in its id.
 _LEAST = const(12)
 # The letters of fields that need more than a check of the kind.
 _QOS = const(81)
@@ -222,7 +222,7 @@ class Frame(Message):
         return self.buf[self.id_at] >> 4
 
     def has_topic(self) -> bool:
-        """Return whether the topic is a name: not a hash (whose bytes are in its place), not None."""
+        """Return whether the topic is a name: neither a hash (then the offsets are those of its bytes) nor None."""
         return self.buf[self.at[1 if self.head >> 4 == _CONSUMERESP else 0]] >> 4 == _STRING
 
 
@@ -484,7 +484,7 @@ def _number(f: Frame, at: int, kind: int) -> int:
 
 
 def _texts(f: Frame, at: int, end: int) -> int:
-    """Check the strings of the list whose head was read. Return the offset after the last, or an error."""
+    """Check the strings of the list after its head was read. Return the offset after the last, or an error."""
     v = f.value
     for _ in range(v.count):
         f.bad_at = at

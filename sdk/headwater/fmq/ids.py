@@ -23,7 +23,7 @@ MORE = const(0)
 _MS = const(1000000)
 # A longer difference means that the clock went back.
 _BACK = const(0x20000000)
-# So many milliseconds exceed all nanoseconds that can have been added.
+# This number of milliseconds exceeds all nanoseconds that can have been added.
 _LONG = const(1000)
 _BOOTS = const(0xFFFF)
 
@@ -83,7 +83,7 @@ def put_little(buf: bytearray, at: int, limit: int, value: int) -> int:
 
 
 class IdMaker:
-    """Creates the ids of one thread. Each is at least a nanosecond later than the one before.
+    """Creates the ids of one thread. Each is at least a nanosecond later than the previous id.
 
     ``ident`` is the last id, valid until the next call of ``next``. Its time is that of the hub's clock after
     ``set_time``. Before, the times of each boot begin 2**44 nanoseconds (4.9 hours) after those of the previous one, in
@@ -107,7 +107,7 @@ class IdMaker:
     def set_process(self, buf: "Bytes", at: int, end: int) -> int:
         """Set the process number from the little-endian bytes ``buf[at:end]``. Return 0 or E_ARGUMENT. It allocates.
 
-        No bytes, or zero: there is no number yet.
+        No bytes, or zero, mean that there is no number yet.
         """
         while end > at and buf[end - 1] == 0:
             end -= 1

@@ -124,7 +124,7 @@ class Keeper(BaseKeeper):
         return self._take_back(i)
 
     def topic_of(self, source: int) -> "Bytes":
-        """Return the filter of the subscription with the session's ``source``; empty if there is none."""
+        """Return the filter of the subscription with the session's ``source``; empty for an unknown one."""
         for i in range(len(self._numbers)):
             if source and self._becomes[i] and self._numbers[i] == source:
                 return self._filters[i]

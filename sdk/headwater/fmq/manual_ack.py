@@ -1,11 +1,11 @@
-"""Acknowledgement of FMQ messages by the application.
+"""Let the application acknowledge FMQ messages.
 
     client.session.auto_ack = False
     client.on_message = lambda frame: receipts.append(client.session.receipt)
     ...
     acknowledge(client.session, receipts.pop(0))
 
-The acknowledgement leaves with the next poll. Nothing here allocates.
+The next poll sends the acknowledgement. Nothing here allocates.
 """
 
 from headwater.errors import E_AGAIN, E_UNKNOWN_ID
@@ -20,7 +20,7 @@ _ONLINE = const(2)
 
 
 def acknowledge(session: "ClientSession", receipt: int) -> int:
-    """Acknowledge the message with this ``receipt``: 0; E_AGAIN if the transmit buffer is full.
+    """Acknowledge the message with this ``receipt``. Return 0, or E_AGAIN if the transmit buffer is full.
 
     E_UNKNOWN_ID: it was acknowledged before, or its connection has ended and it will be redelivered.
     """

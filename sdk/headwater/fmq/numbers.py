@@ -162,7 +162,7 @@ def precision(v: Value) -> int:
 
 
 def scale(v: Value) -> int:
-    """Return the scale of a Decimal: its digits behind the point."""
+    """Return the scale of a Decimal: its digits after the decimal point."""
     n = v.buf[v.end]
     return _little(v.buf, v.end + 1 + (n >> 4), n & 15)
 

@@ -4,8 +4,8 @@
     ...
     consume(client.session, number, 4, need_ack=True)
 
-Each function returns the number of its request, which ``on_answer`` gets with the answer, or an error of
-``ClientSession.subscribe``. The request leaves with the next poll. Requests allocate; receiving does not.
+Each function returns the number of its request, which is passed to ``on_answer`` with the answer, or an error of
+``ClientSession.subscribe``. The next poll sends the request. Requests allocate; receiving does not.
 """
 
 from headwater.errors import E_ARGUMENT, E_UNKNOWN_ID
@@ -43,7 +43,7 @@ def consume(session: "ClientSession", subscription: int, window: int = 0, need_a
     """Consume from a subscription with a group until ``on_answer`` is called.
 
     With ``need_ack`` each message is acknowledged, and ``window`` of them may be unacknowledged: at most
-    ``receive_window`` (otherwise E_ARGUMENT), which 0 stands for. E_UNKNOWN_ID: no such subscription.
+    ``receive_window`` (otherwise E_ARGUMENT), which is also the value of 0. E_UNKNOWN_ID: no such subscription.
     """
     asked = session.requests
     most = session.taken.places
@@ -64,9 +64,9 @@ def consume(session: "ClientSession", subscription: int, window: int = 0, need_a
 
 
 def find_request(s: "ClientSession", f: "Frame") -> int:
-    """Find the subscription or call that a CONSUMERESP answers: the type of the answer to it, 0 for none.
+    """Find the subscription or call of a CONSUMERESP. Return the type of the answer to it, 0 for no answer.
 
-    UNKNOWN: there is none. Sets ``source`` of the session, and ``ending`` to the place of a call.
+    Returns UNKNOWN if there is no such request. Sets ``source`` of the session, and ``ending`` to the place of a call.
     """
     asked = s.requests
     once = f.buf[f.at[0]] >> 4 == _CONSUME

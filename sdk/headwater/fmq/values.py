@@ -3,7 +3,7 @@
 ``read`` decodes one value into a reusable cursor; of a list, map or object its head only, so that it can be walked in
 place::
 
-    at = read(v, at, end)           # behind the head of a list: its first value
+    at = read(v, at, end)           # after the head of a list: its first value
     for _ in range(v.count): ...    # of a map, key, value, key, value: 2 * v.count
 
 It returns the offset after it, or an error with ``bad_at`` set: E_FIELD (it ends beyond ``end``), E_UTF8, E_FORM.

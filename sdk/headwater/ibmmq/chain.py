@@ -51,7 +51,7 @@ MD_OFFSET = const(26)
 MD_MSG_FLAGS = const(27)
 MD_ORIGINAL_LENGTH = const(28)
 
-#: MQXQH. The MQMD behind it is a header of its own.
+#: MQXQH. The MQMD after it is a separate header.
 XQH_STRUC_ID = const(0)
 XQH_VERSION = const(1)
 XQH_REMOTE_Q_NAME = const(2)
@@ -102,11 +102,11 @@ _MD_ROWS = (
     ("MsgFlags", 356, 4, "f", 0),
     ("OriginalLength", 360, 4, "l", -1),
 )
-#: Of either version; version 2 is written.
+#: For both versions; version 2 is written.
 MQMD = (b"MD  ", 2026, 364, _MD_ROWS, (0, 324, 364), 6)
-#: Of version 1: all but the last five rows.
+#: For version 1: all rows except the last five.
 MQMD1 = (b"MD  ", 2026, 324, _MD_ROWS, (0, 324), 6)
-#: Without the MQMD behind it: IBM counts 428 bytes.
+#: Without the MQMD after it; IBM's length of 428 bytes includes it.
 MQXQH = (
     b"XQH ",
     2260,
@@ -158,13 +158,13 @@ def _header_of(name: "Bytes") -> "Layout | None":
 class Chain:
     """Walks the headers in ``buf``.
 
-    ``header`` is the last header, ``at`` the offset behind it. ``row`` is its row of Encoding, which CodedCharSetId and
+    ``header`` is the last header, ``at`` the offset after it. ``row`` is its row of Encoding, which CodedCharSetId and
     Format follow, or -1 if it has none; ``given`` is the Format at the start.
 
     The Encoding of an MQMDE, MQMD or MQDLH gives the byte order of what follows; before a known header it must be
     valid. CodedCharSetId gives the character set: -2 (MQCCSI_INHERIT) is that of the header, 0 in an MQMD that of the
-    queue manager, with which the walk started; 0 elsewhere (MQCCSI_UNDEFINED) is taken for that of the header, and
-    numbers beyond 2**30 for 0. A version-1 MQMD follows an MQXQH in the same form.
+    queue manager, with which the walk started; 0 elsewhere (MQCCSI_UNDEFINED) means that of the header, and
+    numbers beyond 2**30 mean 0. A version-1 MQMD follows an MQXQH in the same form.
     """
 
     def __init__(self, buf: "Bytes"):
@@ -205,9 +205,9 @@ class Chain:
         self._next = MQXQH if self.end - self.at >= 4 and header.is_name(0, MQXQH[0]) else MQMD
 
     def next(self) -> int:
-        """Go to the next header: 1.
+        """Go to the next header. Return 1.
 
-        0 at the data, which begin at ``at``; negative for an error, which ``header`` names.
+        Returns 0 at the data, which begin at ``at``, or a negative error, which ``header`` describes.
         """
         if self._status <= 0:
             return self._status

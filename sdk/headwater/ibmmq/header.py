@@ -190,7 +190,7 @@ class Header:
         return self.end
 
     def fault(self, code: int, row: int) -> int:
-        """Record the field of an error; return ``code``."""
+        """Record the field of an error. Return ``code``."""
         self.reason = self.layout[1]
         self.bad_field = self.layout[3][row][0]
         self.bad_at = self.at + self.layout[3][row][1]
@@ -233,9 +233,9 @@ class Header:
         return high << 16 | self.low(row)
 
     def put(self, row: int, value: int) -> int:
-        """Write an MQLONG, flags signed or unsigned: 0.
+        """Write an MQLONG; flags may be signed or unsigned.
 
-        E_ARGUMENT if it is out of range or the field does not exist.
+        Return 0, or E_ARGUMENT if it is out of range or the field does not exist.
         """
         high = value >> 16
         if high < -32768 or high > (65535 if self.layout[3][row][3] == "f" else 32767) or not self.has(row):
@@ -264,7 +264,7 @@ class Header:
     def put_name(self, row: int, name: "Bytes") -> int:
         """Write a field of ASCII letters, digits, blanks and ``.%/_``, padded with blanks; NULs if ``name`` is empty.
 
-        0, E_TOO_LARGE if the field is shorter, E_ARGUMENT for other characters.
+        Return 0, E_TOO_LARGE if the field is shorter, or E_ARGUMENT for other characters.
         """
         if len(name) > self.layout[3][row][2]:
             return E_TOO_LARGE
@@ -284,8 +284,10 @@ class Header:
         return bytes(self.buf[at : at + size])
 
     def put_raw(self, row: int, data: "Bytes") -> int:
-        """Write the bytes of any field, padded with NULs: 0; E_TOO_LARGE if the field is shorter; E_ARGUMENT if this
-        header does not have it."""
+        """Write the bytes of any field, padded with NULs.
+
+        Return 0, E_TOO_LARGE if the field is shorter, or E_ARGUMENT if this header does not have it.
+        """
         n = len(data)
         if n > self.layout[3][row][2]:
             return E_TOO_LARGE
@@ -299,7 +301,7 @@ class Header:
         return 0
 
 
-# The MQMDE, which says what group and segment a message is.
+# The MQMDE, which identifies the group and segment of a message.
 
 #: Numbers of rows.
 MDE_STRUC_ID = const(0)

@@ -51,7 +51,7 @@ if TYPE_CHECKING:
     Source = Callable[[bytearray, int, int], "int | None"]
 
 
-# GroupIds: 24 bytes that no other board creates, nor this one after a reset.
+# GroupIds: 24 bytes that are unique to a board and to each of its boots.
 #
 #     byte 0       0x60 + the length of the board id, or 0x6F if it is longer than eleven bytes
 #     bytes 1-11   board id, padded with NULs
@@ -64,8 +64,8 @@ if TYPE_CHECKING:
 # and a million boots of boards without an id with 3e-8. A counter would need a write at each boot and would restart
 # when the flash is erased. ``headwater_board.ids`` offers both.
 #
-# No id is all NULs (MQGI_NONE), and none begins with ``AMQ`` or ``CSQ`` in ASCII or EBCDIC, as those of queue managers
-# do.
+# No id is all NULs (MQGI_NONE), and none begins with ``AMQ`` or ``CSQ`` in ASCII or EBCDIC, like those of queue
+# managers.
 
 GROUP_ID_SIZE = const(24)
 _BOARD = const(11)
@@ -81,7 +81,7 @@ class GroupIds:
 
     def __init__(self, board: "Bytes", boot: "Bytes"):
         if not 0 < len(boot) <= _COUNT - _BOOT:
-            raise ValueError("boot: 1 to 8 bytes")
+            raise ValueError("boot: %d bytes: need 1 to 8" % len(boot))
         made = bytearray(GROUP_ID_SIZE)
         n = len(board)
         made[0] = 0x60 | (n if n <= _BOARD else 15)
@@ -105,18 +105,17 @@ class GroupIds:
         return at + GROUP_ID_SIZE
 
 
-#: Results of ``step``: the message is complete; a segment was published; nothing was, because the client or the source
-#: has to wait. After LATER, poll and call again.
+#: Results of ``step``: the message is complete; a segment was published; the client or the source has to wait. After
+#: LATER, poll and call again.
 DONE = const(0)
 MORE = const(1)
 LATER = const(2)
 
-#: The caller's fault, beside those of ``headwater.errors``: the source ended before the length that was said, or did
-#: not end there.
+#: Errors of the caller, in addition to ``headwater.errors``: the source ended before the given length, or after it.
 E_EARLY = const(-7)
 E_LATE = const(-8)
 
-#: The largest MsgSeqNumber, and where the last segment of a message may end.
+#: The largest MsgSeqNumber, and the largest length of a message.
 MOST = const(999999999)
 
 _HEADER = const(72)
@@ -125,16 +124,16 @@ _NO_GROUP = bytes(24)
 _UNIT = const(16)
 _BLANKS = b"        "
 _INHERIT = const(-2)
-# MsgFlags: the last segment is a segment as well, and the last message is in the group.
+# MsgFlags: the flag of the last segment includes that of a segment, the flag of the last message that of the group.
 _SEGMENT = const(2)
 _LAST_SEGMENT = const(6)
 _IN_GROUP = const(8)
 _LAST_IN_GROUP = const(24)
-# What ``step`` has to do.
+# The next task of ``step``.
 _NOTHING = const(0)
 _READ = const(1)
 _PUBLISH = const(2)
-# What a client answers for now.
+# Temporary errors of a client.
 _LATER = (E_WINDOW, E_AGAIN, E_OFFLINE)
 _WAIT_MS = const(1)
 
@@ -165,7 +164,7 @@ class Segmenter:
     ):
         piece = (len(buf) - _HEADER) // _UNIT * _UNIT
         if piece <= 0:
-            raise ValueError("the buffer needs at least 88 bytes: 72 and 16")
+            raise ValueError("buf: %d bytes: need at least 88 (72 and 16)" % len(buf))
         if getattr(client, "backlog", None) is not None:
             raise ValueError("a client with a backlog drops messages; remove the backlog")
         self.client = client
@@ -195,7 +194,7 @@ class Segmenter:
         self._state = _NOTHING
         self._last = False
         self._end = _HEADER + piece
-        # Up to where ``buf`` is filled.
+        # The end of the filled part of ``buf``.
         self._at = _HEADER
         self._whole = self._short = memoryview(buf)[: self._end]
         self._piece = self._whole[_HEADER:]
@@ -209,9 +208,9 @@ class Segmenter:
         self._source: Source = self._from_stream
 
     def begin_group(self) -> int:
-        """Begin a group, which ends with the message begun with ``last``: 0, or E_STATE within a message.
+        """Start a group, which ends with the message started with ``last``. Return 0, or E_STATE within a message.
 
-        A group that was not ended stays incomplete.
+        A previous group without its last message stays incomplete.
         """
         if self._state != _NOTHING:
             return E_STATE
@@ -223,13 +222,13 @@ class Segmenter:
     def begin(
         self, topic: "Bytes", source: "Any", length: "int | None" = None, qos: int = 1, last: bool = False
     ) -> int:
-        """Begin a message, which ``step`` publishes: 0. Nothing is read yet.
+        """Start a message, which ``step`` reads and publishes. Return 0 or an error.
 
         ``length`` is the length of the source; without it the message ends with the source. E_STATE: another message is
         in progress, or ``last`` without a group. E_TOO_LARGE: the message would exceed 999,999,999 bytes, or the group
         as many messages. E_TOPIC: a group has one topic. E_ARGUMENT.
 
-        In a group, a message that failed is begun again at its position, with the same payload.
+        In a group, start a failed message again with the same payload; it keeps its position.
         """
         if self._state != _NOTHING or (last and not self.sequence):
             return E_STATE
@@ -263,9 +262,9 @@ class Segmenter:
         return 0
 
     def step(self) -> int:
-        """Read the next piece from the source and publish it when it is complete: DONE, MORE, LATER or an error.
+        """Read the next piece from the source and publish it. Return DONE, MORE, LATER or an error.
 
-        Waits only if the source or the client does. Neither may call this segmenter. After an error of the client
+        Blocks only if the source or the client does. Neither may call this segmenter. After an error of the client
         nothing has changed: ``step`` retries, ``abandon`` gives up. An error of the source (E_EARLY; E_LATE;
         E_TOO_LARGE for a message without end; E_ARGUMENT for an invalid result), or an exception, ends the message;
         segments already sent stay incomplete. E_STATE: there is no message.
@@ -281,7 +280,7 @@ class Segmenter:
         state = self._publish(self.topic, self._payload, self.qos)
         if state < 0:
             self._state = _PUBLISH
-            # At QoS 0 a message is lost with its connection: it goes out again.
+            # At QoS 0 a message is lost with its connection, so it is published once more.
             return LATER if state in _LATER or blame(state) == CONNECTION else state
         if not self._last:
             self.offset += self.piece
@@ -337,7 +336,7 @@ def _copy(few: "Bytes", n: int, buf: bytearray, at: int) -> None:
 
 
 def _read(s: Segmenter) -> int:
-    """Fill the buffer and update the MQMDE: 0 if the segment can be published, LATER, or an error."""
+    """Fill the buffer and update the MQMDE. Return 0 if the segment can be published, LATER, or an error."""
     n: int | None = 1
     while n and s._at < s._end:
         n = s._source(s.buf, s._at, s._end - s._at)

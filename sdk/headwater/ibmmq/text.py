@@ -84,7 +84,7 @@ def text_of(header: "Header", row: int) -> str:
 def put_text(header: "Header", row: int, text: str) -> int:
     """Write a field of characters, padded with blanks.
 
-    0; E_TOO_LARGE if the field is shorter; E_ARGUMENT if a character is not in the character set.
+    Return 0, E_TOO_LARGE if the field is shorter, or E_ARGUMENT if a character is not in the character set.
     """
     data = encode(text + " " * (header.layout[3][row][2] - len(text)), header.ccsid)
     return E_ARGUMENT if data is None else header.put_raw(row, data)

@@ -137,7 +137,7 @@ class Unstuffer:
         self.reset()
 
     def reset(self) -> None:
-        """Forget a partial frame."""
+        """Discard a partial frame."""
         self.size = 0
         self._n = 0
         self._left = 0
@@ -195,7 +195,7 @@ CHANNELS = const(8)
 PAYLOAD = const(240)
 TRAILER = const(9)
 _CHECKED = const(7)
-#: The maximum window: with sequence numbers of eight bits, frames ahead must differ from frames behind.
+#: The maximum window: with sequence numbers of eight bits, later frames must differ from earlier ones.
 WINDOW = const(64)
 
 #: Counters wrap at 2**29, so that sums stay small integers on a 32-bit board.
@@ -224,7 +224,7 @@ def fill_trailer(trailer: bytearray, kind: int, seq: int, ack: int, credit: int,
 
 
 def close_frame(trailer: bytearray, crc: int, out: bytearray, to: int) -> int:
-    """Stuff the trailer behind the payload with the checksum ``crc`` and close the frame.
+    """Stuff the trailer after the payload with the checksum ``crc``, and close the frame.
 
     Return the offset after it.
     """

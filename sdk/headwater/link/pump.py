@@ -1,6 +1,6 @@
 """Run a link over a raw line; its streams are transports.
 
-A raw line is a transport (``headwater.types.Transport``) that may lose, damage and invent bytes. Every ``readinto`` and
+A raw line is a transport (``headwater.types.Transport``) that may lose, damage and insert bytes. Every ``readinto`` and
 ``write`` of a ``Stream`` pumps, so a user of the stream keeps the link running.
 """
 
@@ -39,7 +39,7 @@ class Pump:
         self.link.lost()
 
     def pump(self) -> None:
-        """Read and send as much as the line allows now. Never raises; see ``error``."""
+        """Read and send as much as the line allows now. Never raises an exception; see ``error``."""
         if self.error is None:
             try:
                 self._turn(self._ticks())
@@ -48,7 +48,7 @@ class Pump:
                 self.link.lost()
 
     def _turn(self, now: int) -> None:
-        # Received bytes first: they may prove that the other end is alive.
+        # Received bytes first: they may show that the peer is alive.
         self._read(now)
         self.link.poll(now)
         self._send()
@@ -103,6 +103,6 @@ class Stream:
         return k
 
     def close(self) -> None:
-        """End the stream behind the written bytes. Keep pumping until ``Channel.waiting`` returns 0."""
+        """End the stream after the written bytes. Keep pumping until ``Channel.waiting`` returns 0."""
         self.channel.close()
         self._pump.pump()

@@ -267,7 +267,7 @@ class Packet5(Packet):
         """Return whether the reason code at ``at`` is allowed in this packet."""
         kind = self.head >> 4
         # Mosquitto sends "packet too large" in PUBACK and PUBREC as well (its message_size_limit). If that were an
-        # error, the message would be retransmitted after every reconnect, and block all messages behind it.
+        # error, the message would be retransmitted after every reconnect, and block all messages after it.
         return code_of(kind, self.buf[at]) or (self.buf[at] == _PACKET_TOO_LARGE and kind >> 1 == 2)
 
     def connack(self, at: int) -> int:

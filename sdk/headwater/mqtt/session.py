@@ -196,7 +196,7 @@ class Session(Endpoint):
             # Restored identifiers: their messages were delivered and answered before the restart.
             for i in range(len(self._received.ids)):
                 self.open_ids[i] = self._received.ids[i]
-        #: For each of them, flags such as ``_OPENED``; and how many identifiers this connection has received.
+        #: Flags of each identifier, such as ``_OPENED``; the number of identifiers received on this connection.
         self.opened_now = bytearray(receive_window)
         self.qos2_opened = 0
         # The current large message: bytes still to receive of a topic that does not fit; its QoS, or 0 if it must not
@@ -379,8 +379,7 @@ class Session(Endpoint):
             self.answer_qos2(packet_id)
 
     def record_qos2(self, packet_id: int) -> int:
-        """Record the delivery of a message whose connection has ended, so that its duplicate is answered. Return 0 or
-        E_STORE."""
+        """Record a message as delivered after its connection ended: a duplicate is answered. Return 0 or E_STORE."""
         return 0 if self._received is None else self._received.opened(packet_id)
 
     # -- messages larger than the receive buffer ---------------------------------------------------------------------
