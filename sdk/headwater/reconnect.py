@@ -95,9 +95,9 @@ class BaseKeeper:
     error at once. With a ``backlog`` it returns no such error: the oldest message there is dropped for the newest
     (``Backlog``).
 
-    ``network`` is started and polled with the keeper, which reports failed attempts to it. Its loss ends a connection or
-    an attempt with E_UNREACHABLE. The state is then PAUSE; the next attempt follows within ``first_ms`` after the network
-    is up again, the first one after ``start`` at once. ``stop`` leaves the network up.
+    ``network`` is started and polled with the keeper, which reports failed attempts to it. If the network is lost, a
+    connection or an attempt ends with E_UNREACHABLE, and the state is PAUSE. The next attempt follows within
+    ``first_ms`` after the network is up again, the first one after ``start`` at once. ``stop`` leaves the network up.
 
     The keeper replaces the session's ``on_answer`` and the client's ``on_delivered``. Set the keeper's own handlers
     instead. They may do what a client's handlers may, and call ``stop``.

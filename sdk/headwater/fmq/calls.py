@@ -46,8 +46,8 @@ _REPLY = b"$rpc/reply"
 class Calls:
     """Calls over a client, sent at once.
 
-    Results are passed to ``session.on_result(frame)``, with the number of the call in ``session.source``. Calls of other
-    clients are passed to ``session.on_call(frame)``.
+    Results are passed to ``session.on_result(frame)``, with the number of the call in ``session.source``; calls of
+    other clients to ``session.on_call(frame)``.
     """
 
     def __init__(self, client: "Client"):
