@@ -399,6 +399,24 @@ def test_wipe_ours_removes_only_what_was_installed(board: VirtualBoard) -> None:
     assert run(board, "wipe-ours", "--yes") == "headwater is not installed\n"
 
 
+def test_a_program_for_updates_is_started_by_the_loader_and_its_slots_are_state(
+    board: VirtualBoard, tmp_path: Path
+) -> None:
+    (tmp_path / "main.py").write_text("print('app runs')\n")
+    settings = {"broker": {"host": "h"}, "update": {"topic": "t", "key_file": "/key"}, "outbox": {}}
+    (tmp_path / "headwater.json").write_text(json.dumps(settings))
+    words = ("--settings", tmp_path / "headwater.json", "--main", tmp_path / "main.py", "--yes")
+    with VirtualBoard(port="rp2", flash="littlefs") as updated:
+        run(updated, "install", *words)
+        updated.wait_for("app runs")
+        assert read(updated, "/app.py") == "print('app runs')\n"
+        with Board(updated.port) as remote:
+            remote.put("/a/app.py", b"")
+            remote.put("/headwater.slot", b"a")
+        run(updated, "wipe-ours", "--yes", "--state")
+        assert listed(updated) == ["app.py", "lib", "main.py"]
+
+
 def test_wipe_ours_asks_on_a_terminal(board: VirtualBoard) -> None:
     run(board, "install", "link")
     for answer, left in ((b"n\n", True), (b"y\n", False)):
@@ -594,7 +612,9 @@ def test_settings_that_the_board_refuses_are_not_written(board: VirtualBoard) ->
 
 def test_another_main_is_not_replaced_unasked(board: VirtualBoard, tmp_path: Path) -> None:
     (tmp_path / "main.py").write_text("print('new')\n")
-    assert "/main.py is another program" in fails(board, 2, "install", "link", "--main", tmp_path / "main.py")
+    assert "/main.py on the board is another program" in fails(
+        board, 2, "install", "link", "--main", tmp_path / "main.py"
+    )
     assert read(board, "/main.py") == PROGRAM
 
 

@@ -19,8 +19,17 @@ LIB = "/lib"
 #: Directories on a board that belong to headwater.
 OURS = (f"{LIB}/headwater", f"{LIB}/headwater_board")
 RECORD = f"{LIB}/headwater-installed.json"
-#: Files that headwater's modules write on the board: settings, boot number, addresses.
-STATE = ("/headwater.json", "/headwater.boot.0", "/headwater.boot.1", "/headwater-addresses.json")
+#: Files that headwater's modules write on the board: settings, boot number, addresses, the slot of updates.
+_STATE = (
+    "/headwater.json",
+    "/headwater.boot.0",
+    "/headwater.boot.1",
+    "/headwater-addresses.json",
+    "/headwater.slot",
+    "/headwater.slot.new",
+)
+#: The slots of updates, if there is a file that names one.
+_SLOTS = ("/a", "/b")
 #: Called with the name of a file, its bytes written so far, and its size.
 Progress = Callable[[str, int, int], object]
 
@@ -169,6 +178,14 @@ def ours(board: Board) -> tuple[list[str], list[str]]:
     return sorted(present), sorted(changed)
 
 
+def state(board: Board) -> list[str]:
+    """Return the files that headwater's modules wrote."""
+    found = hashes(board, _STATE)
+    if "/headwater.slot" in found:
+        found |= hashes(board, _SLOTS)
+    return list(found)
+
+
 def remove(board: Board, names: Sequence[str], roots: Sequence[str] = OURS) -> None:
     """Remove files, and directories below `roots` that are empty then."""
     for name in names:
@@ -178,7 +195,8 @@ def remove(board: Board, names: Sequence[str], roots: Sequence[str] = OURS) -> N
 
 def uninstall(board: Board, names: Sequence[str]) -> None:
     """Remove installed files, and with the last one the record."""
-    remove(board, names)
+    slots = [slot for slot in _SLOTS if any(name.startswith(f"{slot}/") for name in names)]
+    remove(board, names, (*OURS, *slots))
     record = read_record(board)
     if record.files and not hashes(board, list(record.files)):
         board.remove(RECORD)

@@ -6,7 +6,7 @@ import functools
 import json
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 #: Environment variables: the board's port, and the folder with the components.
 PORT_VARIABLE = "HEADWATER_BOARD"
 COMPONENTS_VARIABLE = "HEADWATER_COMPONENTS"
+#: main.py of a board with updates.
+_LOADER = b'from headwater_board import loader\n\nloader.run("app")\n'
 
 
 class Subcommand(NamedTuple):
@@ -208,8 +210,13 @@ def _install(args: argparse.Namespace) -> int:
         chosen = components.load(folder, args.component or components.fitting(after))
         files = {name: path.read_bytes() for one in chosen for name, path in one.files.items()}
         information.check_bytecode(found, files.values())
-        if args.main and _replaces_main(board, program, args.yes):
-            more["/main.py"] = program
+        if args.main:
+            # Updates replace the module app, which the loader starts.
+            programs = (
+                {"/app.py": program, "/main.py": _LOADER} if "update" in after else {"/main.py": program}
+            )
+            if args.yes or _may_replace(board, programs):
+                more |= programs
         written, removed = install(board, chosen[0].version, [one.name for one in chosen], files, _progress)
         if after != before:
             settings.write(board, after)
@@ -228,13 +235,16 @@ def _install(args: argparse.Namespace) -> int:
     return OK
 
 
-def _replaces_main(board: "Board", program: bytes, yes: bool) -> bool:
-    """Return whether to write /main.py. Ask before another program is replaced."""
-    try:
-        old = board.get("/main.py")
-    except FileNotFoundError:
-        return True
-    return old != program and (yes or board_settings.confirmed("/main.py is another program. Replace it?"))
+def _may_replace(board: "Board", programs: Mapping[str, bytes]) -> bool:
+    """Return whether to write programs. Ask before others are replaced."""
+    from headwater_host.board.install import hash_of, hashes
+
+    others = [
+        name for name, (found, _) in hashes(board, list(programs)).items() if found != hash_of(programs[name])
+    ]
+    return not others or board_settings.confirmed(
+        f"{' and '.join(others)} on the board is another program. Replace it?"
+    )
 
 
 def _progress(name: str, written: int, size: int) -> None:
@@ -323,7 +333,7 @@ def _wipe(args: argparse.Namespace) -> int:
         names, changed = install.ours(board)
         kept = [] if args.changed else changed
         if args.state:
-            names += install.hashes(board, install.STATE)
+            names += install.state(board)
         for name in names:
             print(f"{'keep  ' if name in kept else 'remove'} {name}{' (changed)' * (name in changed)}")
         going = [name for name in names if name not in kept]

@@ -20,7 +20,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     option(
         parser,
         "--wifi",
-        f"WiFi network; asks for its password, unless {WIFI_VARIABLE} is set; repeatable",
+        "WiFi network; asks for its password; repeatable",
         REPEATABLE,
         nargs="?",
         const="",
