@@ -88,7 +88,12 @@ class Tcp:
         return False
 
     def hang_up(self) -> None:
-        """Release the socket; close it unless ``open`` has returned it."""
+        """Release the socket; close it unless ``open`` has returned it. End the resolver's query."""
+        self._release()
+        if self.resolver is not None:
+            self.resolver.close()
+
+    def _release(self) -> None:
         s = self._socket
         if s is not None:
             self._socket = None
@@ -105,7 +110,7 @@ class Tcp:
 
     def _begin(self) -> bool:
         """Start to connect. Return whether the name is resolved."""
-        self.hang_up()
+        self._release()
         if self._resolved != self._failed:
             try:
                 if not self._resolve():
