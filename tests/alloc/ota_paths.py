@@ -84,11 +84,11 @@ manifest = {"format": 1, "target": "t", "version": "1", "serial": 1}
 manifest["files"] = [["x", len(data), hexlify(sha256(data).digest()).decode()]]
 text = json.dumps(manifest).encode()
 head = b"HWU1" + bytes([len(text) >> 8, len(text) & 255])
-image = head + ota.hmac_sha256(b"key", head + text) + text
+image = head + ota.hmac_sha256(b"a key of 16 bytes", head + text) + text
 
 loader.started = True
 keeper = Keeper()
-receiver = ota.Receiver(keeper, b"t", b"key", "t")
+receiver = ota.Receiver(keeper, b"t", b"a key of 16 bytes", "t")
 receiver.take(Piece(image[6:14] + b"\0\0\0\0" + image))
 receiver.poll()
 assert receiver.state == ota.RECEIVING

@@ -65,6 +65,7 @@ _SPARE = const(8)
 _ATTEMPTS = const(3)
 _LAST_REPORT_MS = const(5000)
 _NUMBER = const(8)
+_SHORTEST_KEY = const(16)
 # Of ``headwater.reconnect`` and ``headwater.wire``.
 _ONLINE = const(3)
 _TICKS_MASK = const(0x3FFFFFFF)
@@ -80,6 +81,7 @@ class Receiver:
     ``keeper`` publishes the reports. ``restart`` is called when the new version is to be started; None leaves that to
     the program, once ``state`` is READY. With ``confirm`` the version that runs counts as healthy as soon as it is
     connected; without it the program calls ``loader.confirm()``. ``starts`` is how many starts a new version gets.
+    Raises ValueError for a key that is too short.
     """
 
     def __init__(
@@ -93,6 +95,8 @@ class Receiver:
         starts: int = 3,
         manifest_size: int = 8192,
     ):
+        if len(key) < _SHORTEST_KEY:
+            raise ValueError("the key has %d bytes; at least %d are needed" % (len(key), _SHORTEST_KEY))
         self.topic = topic
         self.target = target
         self.restart = restart
@@ -493,7 +497,7 @@ class Receiver:
             self._hash = None
             self._close()
             self._next_check(good)
-        except OSError as error:
+        except (OSError, MemoryError) as error:
             self._hash = None
             self._fail(_reason(error))
 

@@ -226,6 +226,22 @@ def hmac_vectors() -> None:
     assert not ota.same_digest(b"ab", b"xbb", 1)
 
 
+def short_keys() -> None:
+    """An empty file of the key, after a power cut for instance, accepts no signature."""
+    bench = Bench()
+    for name, content in (("/hex", hexlify(KEY) + b"\r\n"), ("/raw", KEY), ("/empty", b"")):
+        with open(name, "wb") as file:
+            file.write(content)
+        assert ota.read_key(name) == (KEY if content else b"")
+    for key in (ota.read_key("/empty"), b"secret"):
+        said = ""
+        try:
+            ota.Receiver(bench.reports, TOPIC, key, "shed")
+        except ValueError as error:
+            said = str(error)
+        assert "at least 16" in said
+
+
 def pieces_of_any_size() -> None:
     made = image()
     for n in (1, 7, 64, 370, 4096):
