@@ -35,7 +35,7 @@ class Stream:
         # Bound once, because binding allocates.
         self.end = self.close
 
-    def offer(self, session: "Any", message: "Any") -> None:
+    def open(self, session: "Any", message: "Any") -> None:
         """Offer the sink the large message that ``session`` starts to receive."""
         epoch = session.epoch
         self.streaming = self.sink.open(message, session.large_left)

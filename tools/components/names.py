@@ -15,7 +15,7 @@ import random
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping
 
-from tools.components.program import Program, arguments, families, stored
+from tools.components.program import PACKAGE, Program, arguments, families, stored
 from tools.components.tree import Quick, walk
 
 # Names that .mpy files of version 6 refer to by number (``static_qstr_list`` in py/makeqstrdata.py).
@@ -113,10 +113,11 @@ def _attributes(program: Program, keep: Collection[str]) -> dict[str, str]:
     uses: Counter[str] = Counter()
     strings: set[str] = set()
     bodies: set[str] = set()
-    for node in program.body:
+    for node, module in zip(program.body, program.origin, strict=True):
+        in_core = module.split(".")[0] == PACKAGE
         for part in walk(node):
             if isinstance(part, ast.Attribute):
-                uses[part.attr] += 1
+                uses[part.attr] += in_core
             elif isinstance(part, ast.Constant) and isinstance(part.value, str):
                 strings.add(part.value)
         if isinstance(node, ast.ClassDef):
@@ -138,6 +139,7 @@ def _attributes(program: Program, keep: Collection[str]) -> dict[str, str]:
             for number in where:
                 taken[number].add(name)
     done = {}
+    # Only uses in the core count, so that a new module of the board's port changes no file of the core.
     for name in sorted(private, key=lambda name: (-uses[name], name)):
         where = homes[name]
         short = next(one for one in _attribute_names() if not any(one in taken[number] for number in where))

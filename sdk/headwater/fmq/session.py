@@ -508,7 +508,7 @@ def _begin_large(s: "ClientSession", i: int, end: int) -> int:
         return f.payload_at
     epoch = s.epoch
     if fits and s.stream is not None:
-        s.stream.offer(s, f)
+        s.stream.open(s, f)
     if s.epoch != epoch:
         return -1
     if s.stream is None or not s.stream.streaming:

@@ -744,7 +744,7 @@ def _begin_large(s: Session, i: int, end: int) -> int:
     s.large_qos = 0
     epoch = s.epoch
     if fits and s.stream is not None:
-        s.stream.offer(s, p)
+        s.stream.open(s, p)
     if s.epoch != epoch:
         return -1
     if s.stream is None or not s.stream.streaming:
