@@ -113,9 +113,9 @@ def test_the_core_needs_nothing_a_board_lacks() -> None:
             assert not runtime_imports(path) & NOT_ON_A_BOARD, path
 
 
-def test_readme_shows_the_example_as_it_stands() -> None:
-    readme = (ROOT / "README.md").read_text(encoding="utf-8")
-    example = (ROOT / "examples/device/uptime.py").read_text(encoding="utf-8")
-    assert f"```python\n{example}```" in readme
-    lines = [line for line in example.splitlines() if line.strip() and not line.startswith("#")]
-    assert len(lines) == 20
+def test_readme_and_tutorial_show_the_first_program_as_it_stands() -> None:
+    example = (ROOT / "examples/device/first_board.py").read_text(encoding="utf-8")
+    program = example.partition('"""\n\n')[2]
+    assert len([line for line in program.splitlines() if line.strip()]) == 10
+    for page in ("README.md", "docs/tutorials/first-board.md"):
+        assert f"```python\n{program}```" in (ROOT / page).read_text(encoding="utf-8"), page

@@ -134,28 +134,6 @@ def test_keeper_goes_on_over_a_broker_that_restarts(mosquitto: Callable[..., Mos
         board.wait_for("board-1/commands b'blink'", 30, after=at)
 
 
-def test_asyncio_client_takes_commands_while_it_publishes(mosquitto: Callable[..., Mosquitto]) -> None:
-    broker = mosquitto()
-    program = example("asyncio_client.py", broker.port)
-    with socket_client(broker.port) as client:
-        seen: list[bytes] = []
-        client.on_message = lambda message: seen.append(message.payload_bytes())
-        client.subscribe(b"board-1/heap", 1)
-        with VirtualBoard(main=program, files=deploy.package_files("mpy"), name="asyncio") as board:
-            deadline = time.monotonic() + 30
-            while not seen:
-                assert client.wait(20) == 0
-                assert time.monotonic() < deadline
-            for command in (b"blink", b"stop"):
-                client.publish(b"board-1/commands", command, 1)
-            client.flush(3000)
-            board.wait_for("board-1/commands b'stop'", 200)
-            assert "board-1/commands b'blink'" in board.log
-            # The prompt: the program has ended, and in good order.
-            board.wait_for(">>> ", 200)
-            assert "Traceback" not in board.log
-
-
 @contextmanager
 def socket_client(port: int) -> Iterator[Client]:
     client = Client(SocketDialer(port), b"listener")

@@ -103,7 +103,8 @@ def place(tmp_path: Path) -> Iterator[Place]:
 @pytest.mark.needs_mosquitto
 @pytest.mark.needs_java
 def test_the_quick_starts_end_with_something_to_see(place: Place) -> None:
-    program, subscribe = blocks("Quick start: board", "sh")
+    # Those for a board run in test_first_board.py.
+    _, subscribe, program = blocks("Quick start: board", "sh")
     gateway, look = blocks("Quick start: gateway", "sh")
     (pipeline,) = blocks("Quick start: Spark", "sh")
     (script,) = blocks("Quick start: Spark", "python")

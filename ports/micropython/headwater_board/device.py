@@ -116,7 +116,8 @@ class Device:
         return self
 
     def __exit__(self, kind: object, error: "BaseException | None", trace: object) -> None:
-        if error is not None:
+        # Not KeyboardInterrupt, with which somebody stops the program.
+        if isinstance(error, Exception):
             self.boots.failed(error)
         self.stop(0 if error else 5000)
 

@@ -1,0 +1,188 @@
+"""The tutorial of the first board runs as it stands, on the virtual RP2 and ESP32: each command, in its order."""
+
+import json
+import re
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import cast
+
+import pytest
+
+from headwater_host.capture import CaptureReader
+from tests import built
+from tests.host.command import HEADWATER, PATIENCE_S, environment
+from tests.interop.test_readme import blocks
+from tests.waiting import wait_until
+from tools import toolchain
+from tools.broker import free_port
+from tools.toolchain import ROOT
+from tools.virtual_board import Port, VirtualBoard
+
+PAGE = (ROOT / "docs" / "tutorials" / "first-board.md").read_text(encoding="utf-8")
+NETWORK = "workshop"
+PASSWORD = "correct horse"
+#: Lines that need a chip, the network or root.
+SKIPPED = re.compile(r"^(pip install|sudo|esptool) .*\n", re.MULTILINE)
+
+pytestmark = [pytest.mark.needs_micropython, pytest.mark.needs_mosquitto]
+
+
+def board_of(port: Port) -> VirtualBoard:
+    """A new board with MicroPython, in reach of the network."""
+    return VirtualBoard(port=port, flash="littlefs", heap="384K", networks={NETWORK: PASSWORD}, pace=0.02)
+
+
+class Reader:
+    """A reader of the page, in a folder with what it has unpacked."""
+
+    def __init__(self, folder: Path, board: VirtualBoard) -> None:
+        self.folder = folder
+        self.port = free_port()
+        board.air.reach("192.168.1.10:1883", self.port)
+        commands = folder / "bin"
+        commands.mkdir()
+        for name, command in (
+            ("headwater", " ".join(HEADWATER)),
+            ("mosquitto", str(toolchain.find("mosquitto"))),
+            ("python", sys.executable),
+        ):
+            (commands / name).write_text(f'#!/bin/sh\nexec {command} "$@"\n')
+            (commands / name).chmod(0o755)
+        (folder / "examples").symlink_to(ROOT / "examples")
+        built.components(folder / "components")
+        own = environment()
+        self.variables = own | {
+            "PATH": f"{commands}:{own['PATH']}",
+            "HEADWATER_BOARD": board.port,
+            "HEADWATER_COMPONENTS": str(folder / "components"),
+            "HEADWATER_WIFI_PASSWORD": PASSWORD,
+            "SPARK_LOCAL_IP": "127.0.0.1",
+            "PYSPARK_PYTHON": sys.executable,
+        }
+
+    def script(self, block: str) -> str:
+        """The block with this test's port in the place of 1883."""
+        script = SKIPPED.sub("", block).replace("listener 1883", f"listener {self.port}")
+        script = script.replace("--broker localhost", f"--broker localhost:{self.port}")
+        return re.sub(r"^headwater (pub|sub) ", rf"headwater \1 -p {self.port} ", script, flags=re.MULTILINE)
+
+    def run(self, block: str) -> str:
+        """Run a block to its end; return its output."""
+        done = subprocess.run(
+            ["sh", "-e", "-c", self.script(block)],
+            cwd=self.folder,
+            env=self.variables,
+            capture_output=True,
+            text=True,
+            timeout=PATIENCE_S,
+            check=False,
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout
+
+    @contextmanager
+    def started(self, block: str, sign: str) -> Iterator[Path]:
+        """Start a block whose last command goes on, and wait until ``sign`` is in its output, the file."""
+        script = self.script(block).rstrip().removesuffix("&")
+        script = re.sub(r"^(mosquitto|headwater) ", r"exec \1 ", script, flags=re.MULTILINE)
+        log = self.folder / f"log-{sign.replace('/', '-')}.txt"
+        with log.open("wb") as output:
+            process = subprocess.Popen(
+                ["sh", "-e", "-c", script],
+                cwd=self.folder,
+                env=self.variables,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+            )
+        try:
+            wait_until(lambda: sign in log.read_text() or process.poll() is not None, sign)
+            assert process.poll() is None, log.read_text()
+            yield log
+        finally:
+            process.terminate()
+            process.wait(PATIENCE_S)
+
+
+def numbers(folder: Path) -> list[tuple[int, int]]:
+    """Boot and sequence number of each reading that the gateway has recorded."""
+    found = []
+    for record in CaptureReader(folder / "capture").records():
+        text = re.search(rb'\{.*"seq".*\}', bytes(record.frame))
+        if text:
+            reading = json.loads(text[0])
+            found.append((reading["boot"], reading["seq"]))
+    return found
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("port", ["esp32", pytest.param("rp2", marks=pytest.mark.needs_java)])
+def test_each_command_of_the_tutorial(port: str, tmp_path: Path) -> None:
+    board = board_of(cast("Port", port))
+    reader = Reader(tmp_path, board)
+    (check,) = [block for block in blocks("2. ", "sh", PAGE) if "headwater" in block]
+    broker, gateway = blocks("3. ", "sh", PAGE)
+    install, doctor = blocks("4. ", "sh", PAGE)
+    watch, logs, command, look = blocks("5. ", "sh", PAGE)
+    (store,) = blocks("6. ", "sh", PAGE)
+    (pipeline,), (script,) = blocks("7. ", "sh", PAGE), blocks("7. ", "python", PAGE)
+    with board:
+        shown = reader.run(check)
+        assert "micropython" in shown.lower(), shown
+        with reader.started(broker, "running"), reader.started(gateway, "subscribed"):
+            reader.run(install)
+            shown = reader.run(doctor)
+            assert "FAIL" not in shown, shown
+            assert shown.count("\nok ") > 8, shown
+            shown = reader.run(watch)
+            pattern = r'board-1 \{.*"seq": \d+.*\}'
+            assert all(re.fullmatch(pattern, line) for line in shown.splitlines()), shown
+            with reader.started(logs, "online") as printed:
+                reader.run(command)
+                wait_until(lambda: "board-1/commands b'blink'" in printed.read_text(), "the command")
+            assert "board-1/commands" in reader.run(look)
+            board.air.switch_off(NETWORK)
+            time.sleep(1)
+            before = len(numbers(tmp_path))
+            board.air.switch_on(NETWORK)
+            wait_until(lambda: len(numbers(tmp_path)) > before + 1, "readings after WiFi came back")
+            reader.run(store)
+            boot = max(numbers(tmp_path))[0]
+            wait_until(lambda: max(numbers(tmp_path))[0] > boot, "readings of a board with a store")
+            assert b"outbox.hwj" in subprocess.check_output(
+                ["headwater", "board", "files", "ls"], env=reader.variables
+            )
+    found = numbers(tmp_path)
+    for boot in {number for number, _ in found}:
+        of_boot = sorted({seq for number, seq in found if number == boot})
+        assert of_boot == list(range(1, len(of_boot) + 1))
+    if port == "rp2":
+        reader.run(pipeline)
+        (tmp_path / "look.py").write_text(script)
+        table = reader.run("python look.py")
+        rows = re.findall(r"board-1\| *(\d+)\| *(\d+)\| *uptime_ms\|", table)
+        assert [(int(boot), int(seq)) for boot, seq in rows] == sorted(set(found))[: len(rows)]
+        assert len(rows) > 3, table
+
+
+def test_the_command_of_the_readme(tmp_path: Path) -> None:
+    board = board_of("rp2")
+    reader = Reader(tmp_path, board)
+    install, subscribe, _ = blocks("Quick start: board", "sh")
+    (program,) = blocks("Quick start: board", "python")
+    (tmp_path / "program.py").write_text(program)
+    (broker, _) = blocks("3. ", "sh", PAGE)
+    with board, reader.started(broker, "running"), reader.started(subscribe, "board-1/boot"):
+        reader.run(install)
+
+
+def test_only_flashing_and_installing_packages_is_left_out() -> None:
+    lines = [
+        line
+        for block in re.findall(r"^```sh\n(.*?)^```", PAGE, re.DOTALL | re.MULTILINE)
+        for line in SKIPPED.findall(block)
+    ]
+    assert sorted(lines) == ["esptool", "esptool", "pip install", "pip install", "sudo"]
