@@ -66,11 +66,11 @@ class ReentrantError(ClientError):
 
 
 class NotConnectedError(ClientError, ConnectionError):
-    """There is no connection: it could not be made, or it was lost. ``code`` says why."""
+    """The connection cannot be established or was lost; ``code`` has the reason."""
 
 
 class TlsError(NotConnectedError):
-    """There is no connection because the server's certificate is not valid, or because TLS failed otherwise."""
+    """The connection failed because the server's certificate is invalid, or because of another TLS error."""
 
 
 class ProtocolError(NotConnectedError):
@@ -132,8 +132,7 @@ class TimedOutError(ClientError, TimeoutError):
 
 
 class QueueFullError(ClientError):
-    """There was no room for a message: it was refused, or dropped for newer ones (``Limits.when_full``). It was never
-    sent."""
+    """The queue is full: an unsent message was refused, or dropped for newer ones (``Limits.when_full``)."""
 
     def __init__(self, detail: str = "", code: int = errors.E_WINDOW):
         super().__init__(detail, code)

@@ -47,7 +47,7 @@ class Clocks:
         return time.time_ns()
 
     def synchronized(self) -> bool:
-        """Whether the kernel's clock is synchronized. Setting it by hand ends that until NTP synchronizes it again.
+        """Return whether the kernel's clock is synchronized. Setting it by hand resets that until the next NTP sync.
 
         False if it is unknown: in some containers, and on systems other than Linux. chrony needs ``rtcsync``.
         """
@@ -138,7 +138,7 @@ class AgeClock:
 
     @property
     def is_due(self) -> bool:
-        """Whether to write ``kept`` with the next write to the file."""
+        """True if to write ``kept`` with the next write to the file."""
         return self.unwritten >= CHECKPOINT
 
     def join(self, kept: str) -> None:

@@ -26,7 +26,7 @@ class Key:
     what: str
     convert: Callable[[Any], Any]
     required: bool = False
-    #: Whether errors must not show the value.
+    #: True if errors must not show the value.
     secret: bool = False
     #: The meaning and the default, for the documentation.
     meaning: str = ""

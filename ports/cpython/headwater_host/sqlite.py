@@ -5,7 +5,7 @@ from typing import Final
 
 
 class Cause(Enum):
-    """What is wrong with a file, or with the call."""
+    """The cause of an SQLite error: the file, or the call."""
 
     #: The file does not hold what was written: SQLite's structure, the tables, or a value.
     DAMAGED = "damaged"

@@ -67,7 +67,7 @@ class Forward:
                 )
                 self._of: dict[int, tuple[str, QueueAttributes]] = {}
                 self._id = self._define(queue.name, room)
-                # The dead-letter queue takes messages that are too long for the queue, behind an MQDLH.
+                # The dead-letter queue takes messages that are too long for the queue, after an MQDLH.
                 self._dead = self._define(queue.dead_letter_queue, replace(room, MaxMsgLength=LARGEST))
                 self._widen()
         except BaseException:

@@ -128,7 +128,7 @@ class QueueFile:
     def close(self) -> None:
         """Back out the unit of work and close the file. A second call does nothing."""
         if self.connection:
-            # Remove the lock file first, so that a kill in between leaves none behind.
+            # Remove the lock file first, so that a kill in between leaves no lock file.
             Path(self._lock_path(self.connection)).unlink(missing_ok=True)
             with contextlib.suppress(MQMIError), self.transaction(durable=False):
                 self.forget(self.connection)

@@ -1,1 +1,1 @@
-"""What a board brings to headwater's core: sockets and serial lines. Import what is used: ``headwater_board.tcp``."""
+"""The port for boards: sockets, TLS, serial lines, networks. Import single modules, such as ``headwater_board.tcp``."""

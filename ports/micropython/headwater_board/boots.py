@@ -40,7 +40,7 @@ CAUSES = (
 )
 # Characters of a traceback that are kept: its end, which has the error.
 _ERROR_SIZE = 200
-# How often one start of the board writes an error.
+# The number of times that one start of the board writes an error.
 _ERRORS = 8
 
 

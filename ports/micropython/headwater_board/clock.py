@@ -112,7 +112,7 @@ class Sntp:
         self.timeout_ms = timeout_ms
         self.port = port
         self.ticks_ms = ticks_ms
-        #: How often the clock was set, and how often a server did not answer.
+        #: The number of times the clock was set, and of unanswered queries.
         self.syncs = self.failures = 0
         # Of the servers that did not answer in a row.
         self._tries = 0
@@ -138,7 +138,7 @@ class Sntp:
         return self.syncs > 0
 
     def close(self) -> None:
-        """End the query under way."""
+        """End the current query."""
         if self._socket is not None:
             self._poll.unregister(self._socket)
             self._socket.close()
@@ -155,7 +155,8 @@ class Sntp:
                 return
             name = found[self._tries // len(self.servers) % len(found)]
         address = socket.getaddrinfo(name, self.port, 0, socket.SOCK_DGRAM)[0][-1]
-        # An answer repeats the query's time: with a random number there, nobody who has not seen it can answer.
+        # An answer repeats the query's time: with a random number there, only a host that has seen the query can
+        # answer.
         self._nonce = os.urandom(8)
         self._socket = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
         self._socket.setblocking(False)

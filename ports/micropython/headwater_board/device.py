@@ -137,7 +137,7 @@ class Device:
         return status
 
     def sleep(self) -> None:
-        """Connect, deliver what was published, and sleep as the settings say. The board then starts anew."""
+        """Connect, deliver what was published, and sleep as the settings say. The board then restarts."""
         times = self.settings["sleep"]
         self._cycle(
             self.keeper,
@@ -154,7 +154,7 @@ class Device:
         return self.publish(self.topic, json.dumps(reading).encode(), qos)
 
     def _intercept(self) -> None:
-        """Poll ``update``, and offer it each message first, whoever has set the handler."""
+        """Poll ``update``, and offer it each message first, before any handler."""
         session = self.client.session
         if session.on_message is not self._filter:
             self._handler = session.on_message

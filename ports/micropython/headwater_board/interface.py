@@ -4,7 +4,7 @@ It escalates in three steps, each with a counter and a limit:
 
 1. ``reconnects``: an attempt to connect failed, or the link was lost. A pause follows, then the next attempt.
 2. ``restarts``: ``attempts`` rounds of attempts failed; or ``silences`` connections in a row ended without an answer
-   from anybody, which shows a dead link that the driver takes for a good one; or the driver raised an error. The
+   from any server, which shows a dead link that the driver takes for a good one; or the driver raised an error. The
    interface goes down and comes up again. As long as that does not help, the limits double, up to 16 times.
 3. ``resets``: the driver raised ``faults`` errors without a link in between (0: never resets); or no server has
    accepted a connection for ``offline_ms`` (0, the default: never). The board is reset.
@@ -37,7 +37,7 @@ _E_UNREACHABLE = -63
 OFF = 0
 #: The interface is down, and comes up after a pause.
 STARTING = 1
-#: An attempt is under way: no link yet, or no address.
+#: An attempt is in progress: no link yet, or no address.
 CONNECTING = 2
 #: There are a link and an address, as far as the driver knows.
 UP = 3
@@ -50,7 +50,7 @@ SETTLE_MS = 1000
 # Pauses between rounds double up to eight times that, limits of restarts up to 16 times theirs.
 _LONGEST = 3
 _GROWTH = 16
-# Errors of a dialer that say nothing against the link: somebody refused the connection, or TLS found no memory.
+# Errors of a dialer that say nothing against the link: a host refused the connection, or TLS found no memory.
 _OTHER_ERRORS = (errno.ECONNREFUSED, errno.ECONNRESET, errno.ENOMEM)
 
 
@@ -100,13 +100,13 @@ class Interface:
         #: The steps of the escalation.
         self.reconnects = self.restarts = self.resets = 0
         self._since = self._pause_ms = 0
-        # The choice under way, and how many were tried in this round.
+        # The current choice, and the number of choices tried in this round.
         self._at = self._tried = 0
         # Rounds and errors since there was a link, silences since there was an answer, and the limits of a restart.
         self._rounds = self._errors = self._silent = 0
         self._round_limit = attempts
         self._silence_limit = silences
-        # Whether no server has accepted a connection since the link was last lost, or a connection; and since when.
+        # True if no server has accepted a connection since the link was last lost, or a connection; and since when.
         self._offline = False
         self._offline_at = 0
 
@@ -176,7 +176,7 @@ class Interface:
         """End an attempt."""
 
     def _is_over(self, passed: int) -> bool:
-        """Whether the attempt, which has lasted ``passed`` milliseconds, has failed."""
+        """Return whether the attempt, which has lasted ``passed`` milliseconds, has failed."""
         return False
 
     def _save(self, idle: bool) -> None:

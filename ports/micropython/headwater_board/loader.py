@@ -29,9 +29,9 @@ STATE = "/headwater.slot"
 _NEXT = STATE + ".new"
 _WHY_BYTES = 120
 
-#: Whether ``run`` has started the program, so that an update can be installed.
+#: True if ``run`` has started the program, so that an update can be installed.
 started = False
-#: Whether the version that runs is on trial.
+#: True if the version that runs is on trial.
 on_trial = False
 # Ends a start on trial.
 _timer: "Any" = None

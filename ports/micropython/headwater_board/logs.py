@@ -106,7 +106,7 @@ class LogRing:
                 self._remove(k)
 
     def _put_number(self, at: int, n: int) -> int:
-        """Write the digits of ``n`` behind a space at ``at - 1``, and a space: where the text begins."""
+        """Write the digits of ``n`` after a space at ``at - 1``, and a space: where the text begins."""
         buf = self._buf
         buf[at - 1] = _SPACE
         rest = n // 10

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from headwater.types import Bytes
     from headwater.wire import Message
 
-#: No update is under way.
+#: No update is in progress.
 IDLE = const(0)
 #: Files are being received.
 RECEIVING = const(1)
@@ -171,7 +171,7 @@ class Receiver:
             self._says_version = True
 
     def _offer(self, buf: "Bytes", at: int, n: int) -> None:
-        """Begin to collect a manifest. What is under way goes on until that is complete and signed."""
+        """Start to collect a manifest. A running update continues until the manifest is complete and verified."""
         where = at + _PIECE
         if hexlify(bytes(buf[at : at + _ID])).decode() in (
             self._now["id"],
@@ -198,7 +198,7 @@ class Receiver:
     def _collect(self, buf: "Bytes", at: int, n: int, offset: int) -> None:
         head: Any = self._head
         if offset <= self._head_at < len(head):
-            # What is behind the manifest is dropped, and asked for once the manifest was accepted.
+            # Bytes after the manifest are dropped, and requested once the manifest is accepted.
             for i in range(self._head_at - offset, min(n, len(head) - offset)):
                 head[offset + i] = buf[at + i]
                 self._head_at += 1
@@ -434,7 +434,7 @@ class Receiver:
             self._manifest = {}
 
     def _begin(self, head: bytearray, manifest: "dict[str, Any]") -> None:
-        """Find what of the image is there, and receive the rest."""
+        """Find the parts of the image that are already stored, and receive the rest."""
         self._manifest = manifest
         self._id[:] = head[_SIGNATURE : _SIGNATURE + _ID]
         self._files = [(self._slot + "/" + name, size, digest) for name, size, digest in manifest["files"]]
@@ -457,7 +457,7 @@ class Receiver:
         self._settle()
 
     def _open(self) -> None:
-        """Open the file at ``_index`` behind what it has."""
+        """Open the file at ``_index`` to append to it."""
         name, size, _ = self._files[self._index]
         if name == _FIRMWARE:
             from headwater_board.ota_firmware import Image
@@ -515,7 +515,7 @@ class Receiver:
             if self._bad == _ATTEMPTS:
                 self._fail("%s arrived damaged %d times" % (name, _ATTEMPTS))
                 return
-            # This one and all behind it are received again, because what is there is one number.
+            # This one and all after it are received again, because what is there is one number.
             for name, _, _ in self._files[self._index :]:
                 os.remove(self._slot + "/firmware.at" if name == _FIRMWARE else name)
             self.at = self.size - sum([size for _, size, _ in self._files])
@@ -577,7 +577,7 @@ def same_digest(digest: bytes, buf: "Bytes", at: int) -> bool:
 
 
 def _same(a: "Bytes", at: int, b: "Bytes", where: int) -> bool:
-    """Whether two ids are the same. Allocates nothing."""
+    """Return whether two ids are the same. Allocates nothing."""
     for i in range(_ID):
         if a[at + i] != b[where + i]:
             return False

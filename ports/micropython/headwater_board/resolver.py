@@ -81,7 +81,7 @@ class Resolver:
         return found
 
     def close(self) -> None:
-        """End the query under way."""
+        """End the current query."""
         if self._socket is not None:
             self._socket.close()
             self._socket = None

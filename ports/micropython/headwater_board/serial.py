@@ -54,7 +54,7 @@ class Uart:
         self._write = self.source.write
         self._bytes_per_s = baudrate // 10
         self._txbuf = txbuf
-        # Bytes that the hardware has not sent yet, as of the time _at.
+        # Bytes that the hardware has not sent yet, at the time ``_at``.
         self._unsent = 0
         self._at = ticks_ms()
 

@@ -25,7 +25,7 @@ class Service:
 
     def __init__(self, serial: "Serial", log: "LogRing | None" = None, channel: int = 1):
         self.log = log
-        #: How often the clock was set.
+        #: The number of times the clock was set.
         self.syncs = 0
         self._stream = Stream(serial.pump, serial.link.channels[channel])
         self._buf = bytearray(_SIZE)

@@ -117,7 +117,7 @@ def load(path: str = "/headwater.json") -> "dict[str, Any]":
 
 
 def check(found: "Any", name: str = "settings") -> "dict[str, Any]":
-    """Return settings with every key of ``KEYS``: for what is missing, its default. Raises SettingsError."""
+    """Return settings with every key of ``KEYS``, using defaults for missing ones. Raises SettingsError."""
     wrong: list[str] = []
     settings: dict[str, Any] = _check(KEYS, found, "", wrong)
     if not wrong:

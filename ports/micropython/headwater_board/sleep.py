@@ -1,4 +1,4 @@
-"""Sleep between messages: deep sleep, from which the board starts anew, and light sleep.
+"""Sleep between messages: deep sleep, after which the board restarts, and light sleep.
 
     from headwater_board import sleep
 

@@ -38,7 +38,7 @@ class Watchdog:
         self._period = timeout_ms // 2
         self._timer_number = timer
         self._timer: Any = None
-        #: How often the timer still feeds.
+        #: The number of times that the timer still feeds.
         self._left = 0
         # Bound once, because binding allocates.
         self._tick = self._on_timer

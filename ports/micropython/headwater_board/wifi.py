@@ -24,9 +24,9 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from typing import Any
 
-# By the value of STAT_GOT_IP, which tells the ports apart: the status codes of an attempt under way; whether the status
-# shows the reason of an earlier failure until there is an address; and settings of the port alone. An ESP32 reports
-# IDLE for a moment between CONNECTING and GOT_IP, and its driver retries for ever unless ``reconnects`` is set.
+# By the value of STAT_GOT_IP, which tells the ports apart: the status codes of an attempt in progress; whether the
+# status shows the reason of an earlier failure until there is an address; and settings of the port alone. An ESP32
+# reports IDLE for a moment between CONNECTING and GOT_IP, and its driver retries for ever unless ``reconnects`` is set.
 _PORTS: "dict[int, tuple[tuple[int, ...], bool, dict[str, int]]]" = {
     1010: ((1000, 1001, 1010), True, {"reconnects": 0}),
     3: ((1, 2, 3), False, {}),
@@ -44,8 +44,8 @@ class Wifi(Interface):
       password None. After a loss, the network that worked last is tried first.
     - ``country``: two letters; they choose the channels. ``hostname``: for DHCP and mDNS.
     - ``tx_power``: maximum transmit power in dBm.
-    - ``power_save``: let the radio sleep while nothing is under way; receiving then takes longer. False: never. None:
-      leave the driver's setting, which Bluetooth on an ESP32 needs.
+    - ``power_save``: let the radio sleep while nothing is sent or received; receiving then takes longer. False: never.
+      None: leave the driver's setting, which Bluetooth on an ESP32 needs.
     - ``options``: ``address``, ``connect_ms``, the limits and ``reset`` of ``Interface``.
 
     Raises ValueError without a network, and for a password that WPA does not allow. ``start`` raises it for a country

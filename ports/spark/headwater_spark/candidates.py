@@ -26,8 +26,8 @@ CANDIDATES = Table(
 
 @dataclass(frozen=True)
 class Aside:
-    """What a second pass sets aside: rows with shared identities and receipts that duplicates elsewhere refer to. Also
-    the names of topics that are given as a hash.
+    """Rows that a second pass sets aside: those with shared identities and receipts that duplicates elsewhere refer to.
+    Also the names of topics that are given as a hash.
     """
 
     ranges: dict[Name, Runs] = field(default_factory=dict)

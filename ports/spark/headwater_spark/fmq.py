@@ -144,7 +144,7 @@ class _Frames:
         self.usual[rows] = usual
 
     def _correlation(self, rows: Offsets, at: Offsets, end: Offsets, answers: Bools, usual: Bools) -> Offsets:
-        """Return where topics begin behind the correlation of a subscription or a CONSUME."""
+        """Return where topics begin after the correlation of a subscription or a CONSUME."""
         octets = self.data.octets
         tag = octets[at]
         size = (tag & 7).astype(np.int64)

@@ -71,12 +71,12 @@ def registered_topic(data: bytes) -> str:
 
 
 def is_plain_topic(raw: bytes) -> bool:
-    """Whether a topic that numpy found is certainly valid."""
+    """Return whether a topic that numpy found is certainly valid."""
     return raw[0] >> 4 != spec.STRING or _is_plain(raw[2:] if raw[0] == 0x11 else raw[3:], b"+#\0")
 
 
 def are_plain_tags(raw: bytes) -> bool:
-    """Whether tags that numpy found are certainly valid. Each has two bytes before its text."""
+    """Return whether tags that numpy found are certainly valid. Each has two bytes before its text."""
     at = 2
     while at < len(raw):
         end = at + 2 + raw[at + 1]

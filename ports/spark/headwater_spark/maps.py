@@ -122,7 +122,7 @@ def _ends(data: Data, at: Offsets) -> Offsets:
         end = np.where(long, at + 3 + data.integers(at + 1, np.full(len(at), 2)).astype(np.int64), end)
     decimal = head >> 4 == DECIMAL
     if decimal.any():
-        # The byte behind the integer has the sizes of the precision, at least 1, and of the scale.
+        # The byte after the integer has the sizes of the precision, at least 1, and of the scale.
         widths_at = at + 1 + _INT_SIZE[head & 15]
         widths = data.octets[np.where(decimal, widths_at, at)]
         decimal &= widths > 15
@@ -166,7 +166,7 @@ def _numbers(data: Data, pairs: _Pairs) -> tuple[npt.NDArray[np.float64], Words,
 
 
 def _scales(data: Data, at: Offsets) -> tuple[Offsets, Bools]:
-    """Return the scales of decimals, and which ones the core must decode. `at` is behind the unscaled values."""
+    """Return the scales of decimals, and which ones the core must decode. `at` is after the unscaled values."""
     widths = data.octets[at].astype(np.int64)
     size = widths & 15
     scale = data.integers(at + 1 + (widths >> 4), np.minimum(size, 8))

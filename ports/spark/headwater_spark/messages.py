@@ -50,7 +50,7 @@ Name = tuple[str, str, int]
 
 
 class Key(NamedTuple):
-    """What a mark refers to: the first receipt of a message."""
+    """The target of a mark: the first receipt of a message."""
 
     peer: str
     packet_id: int
@@ -59,7 +59,7 @@ class Key(NamedTuple):
 
 @dataclass
 class Settled:
-    """What became of each row: kept, with the number of its frames, a conflict, a copy, or settled elsewhere."""
+    """The result for each row: kept, with the number of its frames, a conflict, a copy, or settled elsewhere."""
 
     keep: Bools
     copies: npt.NDArray[np.int32]

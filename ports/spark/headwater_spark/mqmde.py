@@ -53,7 +53,7 @@ class Mqmdes:
     """The MQMDEs of n payloads. `rows` are those that have one, in order; all columns are theirs.
 
     `reason` is IBM's reason code of a refusal and `error_at` the field's offset; the other fields of a truncated
-    MQMDE are undefined. `at` is where the payload begins in `data`, `length` the number of bytes behind the MQMDE.
+    MQMDE are undefined. `at` is where the payload begins in `data`, `length` the number of bytes after the MQMDE.
     `group_id` has the 24 bytes as three words. `format` is a dictionary column without trailing blanks.
     """
 

@@ -45,7 +45,7 @@ class Packets:
 
     The columns from `dup` on are defined only where `error` is 0 and `kind` is PUBLISH. `kind` is the packet type,
     0 to 15, also 0 for an empty record. `error` is 0 or a code of `headwater.errors`, and `error_at` the offset of
-    the error in the packet; only PUBLISH bodies are checked. `body` is the offset in `data` behind the fixed
+    the error in the packet; only PUBLISH bodies are checked. `body` is the offset in `data` after the fixed
     header. `packet_id` is 0 at QoS 0. `topic` (dictionary of string) and `payload` (binary) are Arrow arrays, null
     unless there is a well-formed PUBLISH.
     """
@@ -207,7 +207,7 @@ def decode(data: npt.NDArray[np.uint8], starts: Ints, level: int = 4) -> Packets
     flags, sizes = (np.frombuffer(table, np.uint8) for table in _HEADERS[level])
 
     def byte(at: Ints) -> npt.NDArray[np.uint8]:
-        """Return the bytes at some offsets, or any byte behind the data."""
+        """Return the bytes at some offsets, or any byte after the data."""
         return data.take(at, mode="clip") if len(data) else np.zeros(len(at), np.uint8)
 
     def u16(at: Ints) -> Ints:

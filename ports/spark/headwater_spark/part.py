@@ -49,7 +49,7 @@ def tally(values: npt.NDArray[Any]) -> Counter[int]:
 
 @dataclass(frozen=True)
 class Job:
-    """What every task of a run knows."""
+    """The data that every task of a run has."""
 
     out: Path
     partitions: list[list[Range]]
@@ -60,7 +60,7 @@ class Job:
 
 @dataclass
 class Part:
-    """What a task reports."""
+    """The report of a task."""
 
     number: int
     #: Rows written, by table.

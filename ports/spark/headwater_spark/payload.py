@@ -215,7 +215,7 @@ def _begin_with_tag(payloads: Any, tag: int) -> Bools | None:
 
 
 def _is_text(value: str) -> bool:
-    """Whether a string can be UTF-8; a JSON escape may produce half a surrogate pair."""
+    """Return whether a string can be UTF-8; a JSON escape may produce half a surrogate pair."""
     try:
         value.encode()
     except UnicodeEncodeError:

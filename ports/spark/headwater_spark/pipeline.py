@@ -48,7 +48,7 @@ Say = Callable[[str], None]
 
 @dataclass
 class Result:
-    """What a run found and wrote."""
+    """The results of a run."""
 
     capture: Path
     plan: Plan

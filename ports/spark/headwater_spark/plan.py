@@ -161,7 +161,7 @@ def plan(
 
 
 def _cut(walks: Sequence[_Walk], target: float) -> list[list[Range]]:
-    """Split at the first block boundary at or behind each multiple of `target` bytes."""
+    """Split at the first block boundary at or after each multiple of `target` bytes."""
     partitions: list[list[Range]] = []
     current: list[Range] = []
     before = 0  # bytes of the preceding segments

@@ -11,7 +11,7 @@ Offsets = npt.NDArray[np.int64]
 Octets = npt.NDArray[np.uint8]
 Words = npt.NDArray[np.uint64]
 
-#: Number of readable zeros behind the data.
+#: Number of readable zeros after the data.
 MARGIN = 64
 _MASKS = np.array([(1 << 8 * size) - 1 for size in range(9)], np.uint64)
 

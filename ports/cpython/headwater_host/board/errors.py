@@ -79,7 +79,7 @@ def _holders(port: str) -> Iterator[str]:
 
 
 def is_of_line(error: BaseException) -> bool:
-    """Return whether an error shows that the board does not answer, so that further commands are in vain."""
+    """Return whether an error shows that the board does not answer, so that further commands would fail too."""
     return isinstance(error, TransportError | SerialException) and not isinstance(error, TransportExecError)
 
 

@@ -1,4 +1,4 @@
-"""What a board has: firmware, memory, flash, and the components of headwater."""
+"""Information about a board: firmware, memory, flash, and installed components of headwater."""
 
 import ast
 from collections.abc import Iterable

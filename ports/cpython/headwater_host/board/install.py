@@ -78,12 +78,12 @@ for root in ROOTS:
 
 @dataclass(frozen=True)
 class Record:
-    """What is installed: the version and names of the components, and the SHA-256 of each file by name."""
+    """The record of an installation: version and names of the components, and the SHA-256 of each file by name."""
 
     version: str = ""
     components: list[str] = field(default_factory=list)
     files: dict[str, str] = field(default_factory=dict)
-    #: Whether the installation was finished.
+    #: True if the installation was finished.
     complete: bool = True
 
 
@@ -166,7 +166,7 @@ def install(
 
 
 def ours(board: Board) -> tuple[list[str], list[str]]:
-    """Return the files that headwater installed, and of these the ones that somebody changed since."""
+    """Return the files that headwater installed, and those of them that were changed since."""
     record = read_record(board)
     if not record.complete and not record.files:
         raise BoardError(f"{RECORD} on the board is damaged: repeat `headwater board install` first")

@@ -78,7 +78,7 @@ class Board:
 
     @property
     def at_prompt(self) -> bool:
-        """Whether the board's program is stopped and the port is open."""
+        """True if the board's program is stopped and the port is open."""
         return self._transport is not None
 
     # ---- code --------------------------------------------------------------------------------------------------------

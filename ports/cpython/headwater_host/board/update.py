@@ -97,7 +97,7 @@ class Transfer:
             self.state = CHECKING
             return False
         self.state = RECEIVING
-        # A report that is older than the last pieces begins where they did; they are under way.
+        # A report that is older than the last pieces begins where they did; they are in flight.
         stale = self.at == before and piece == self._piece
         self._piece = piece
         return not stale
@@ -131,7 +131,7 @@ async def send(
 ) -> None:
     """Send ``image`` to the board at ``topic``; return when the board runs it and has confirmed it.
 
-    ``client`` is connected, of MQTT or FMQ, and used by nobody else. ``progress(state, at, size)`` is called with each
+    ``client`` is connected, of MQTT or FMQ, and has no other user. ``progress(state, at, size)`` is called with each
     report. Raises UpdateError: the board refused the image, returned to its previous version, or reported nothing for
     ``timeout`` seconds.
     """

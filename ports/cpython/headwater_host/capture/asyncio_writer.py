@@ -127,12 +127,12 @@ class AsyncCapture:
 
     @property
     def full(self) -> bool:
-        """Whether ``append`` would refuse a record."""
+        """True if ``append`` would refuse a record."""
         return self.pending_bytes >= self._limit_bytes
 
     @property
     def recovery(self) -> Recovery:
-        """What opening the log found and repaired."""
+        """The damage found and repaired when the log was opened."""
         return self._log.recovery
 
     def append(

@@ -91,7 +91,7 @@ class BlockLog:
 
     @property
     def closed(self) -> bool:
-        """Whether the log is closed."""
+        """True if the log is closed."""
         return self._lock < 0
 
     def write(self, builder: BlockBuilder) -> None:

@@ -101,7 +101,7 @@ class Header(NamedTuple):
 
     @property
     def known(self) -> bool:
-        """Whether this code can read the block's version."""
+        """True if this code can read the block's version."""
         return self.version in VERSIONS and not self.flags
 
     @property

@@ -22,7 +22,7 @@ class Problem(NamedTuple):
 
     @property
     def is_damage(self) -> bool:
-        """Whether durable records may be lost. A torn tail was never durable."""
+        """True if durable records may be lost. A torn tail was never durable."""
         return self.kind != TORN
 
     def __str__(self) -> str:

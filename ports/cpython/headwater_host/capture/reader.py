@@ -155,7 +155,7 @@ class Report(NamedTuple):
 
     @property
     def damaged(self) -> bool:
-        """Whether there is damage. A torn tail is not damage."""
+        """True if there is damage. A torn tail is not damage."""
         return bool(self.problems)
 
 

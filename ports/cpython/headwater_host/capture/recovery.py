@@ -19,7 +19,7 @@ _PIECE = 1 << 20
 
 
 class Recovery(NamedTuple):
-    """What was found and repaired when a log was opened.
+    """The result of opening a log: damage found and repairs.
 
     ``cut``: torn tails that were cut. ``saved``: files with cut bytes that may not be an unfinished write.
     ``problems``: damage, which is not changed. ``sealed``: segments that were sealed.
@@ -107,7 +107,7 @@ def _cut(directory: Path, path: Path, fd: int, torn: Problem, done: Recovery) ->
 
 
 def _is_unfinished(fd: int, torn: Problem) -> bool:
-    """Whether the tail is certainly an unfinished write."""
+    """Return whether the tail is certainly an unfinished write."""
     if torn.length < HEADER_BYTES:
         return True
     try:

@@ -1,6 +1,6 @@
-"""Limit how often the log syncs: a token bucket, and its default rate by the device that holds a directory.
+"""Limit the log's sync rate: a token bucket, with a default rate by the device of a directory.
 
-Syncs wear out flash cards: each one writes at least a page, however little is new.
+Syncs wear out flash cards: each one writes at least a page.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-#: For SD cards and eMMC: syncs per second in the long run, and how many may be saved up.
+#: For SD cards and eMMC: the average syncs per second, and the largest number saved up.
 CARD_RATE = 20.0
 CREDIT = 2000
 

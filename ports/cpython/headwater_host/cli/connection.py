@@ -280,7 +280,7 @@ def choose(args: argparse.Namespace) -> str:
 
 
 def _is_given(value: object) -> bool:
-    """Whether an option was given. 0 and "" are possible values."""
+    """Return whether an option was given. 0 and "" are possible values."""
     return value is not None and value is not False and value != []
 
 

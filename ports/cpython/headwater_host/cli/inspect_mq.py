@@ -47,7 +47,7 @@ def line(at: int, size: int, fields: Fields) -> str:
 
 
 def _says(name: str, value: int | str) -> bool:
-    """Whether ``line`` prints a field: not empty, and not implied by the type."""
+    """Return whether ``line`` prints a field: not empty, and not implied by the type."""
     if name in ("StrucId", "StrucLength"):
         return False
     if isinstance(value, int):

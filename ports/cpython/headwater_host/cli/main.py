@@ -49,7 +49,7 @@ def _with_suggestion(message: str, options: Iterable[str]) -> str:
 
 
 class Command(Protocol):
-    """What the module of a subcommand defines."""
+    """The interface of a subcommand's module."""
 
     def add_arguments(self, parser: argparse.ArgumentParser, /) -> None:
         """Add the command's options and its description to ``parser``."""

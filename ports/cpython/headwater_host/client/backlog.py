@@ -58,7 +58,7 @@ class Backlog:
         return message
 
     def is_ready(self) -> bool:
-        """Whether a message can move to the outbox such that a crash leaves it in one of the two."""
+        """Return whether a message can move to the outbox such that a crash leaves it in one of the two."""
         return True
 
     def _keep(self, message: Waiting) -> int:

@@ -80,7 +80,7 @@ class BaseClient(Lifecycle, Generic[_Extra, _Message, _Answer]):
         self.port = routes[0].port
         #: The client identifier.
         self.identifier = identifier
-        #: Whether received messages are acknowledged automatically.
+        #: True if received messages are acknowledged automatically.
         self.auto_ack = session.auto_ack = options.auto_ack
         self._answers: Answers[_Answer] = Answers()
         self._send_path: SendPath[_Extra] = SendPath(
@@ -220,7 +220,7 @@ class BaseClient(Lifecycle, Generic[_Extra, _Message, _Answer]):
         self.messages.on_taken = self._receive_path.taken if value else None
 
     def _read_on(self) -> None:
-        """Resume reading for a call that waits: its answer lies behind unread messages."""
+        """Resume reading for a call that waits: its answer follows unread messages."""
         self._receive_path.read_on()
 
     # -- the connection --------------------------------------------------------------------------------------------

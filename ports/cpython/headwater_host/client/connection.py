@@ -47,7 +47,7 @@ class Store(Protocol):
 
     @property
     def unsynced(self) -> bool:
-        """Whether a change is not committed yet."""
+        """True if a change is not committed yet."""
         ...
 
     def begin_commit(self, done: Callable[[int], object], /) -> None:
@@ -123,14 +123,14 @@ class Connection(asyncio.BufferedProtocol):
     ):
         self.session = session
         self.transport: asyncio.Transport | None = None
-        #: Whether the write buffer of the transport is full.
+        #: True if the write buffer of the transport is full.
         self.paused = False
         #: Called when it has room again.
         self.on_writable: Callable[[], object] | None = None
         self._loop = asyncio.get_running_loop()
         self._closed: asyncio.Future[None] = self._loop.create_future()
         self._over = False
-        # Whether the peer has sent nothing yet, and whether the transport uses TLS.
+        # True if the peer has sent nothing yet, and whether the transport uses TLS.
         self._silent = True
         self._secure = False
         self._on_lost = on_lost
@@ -371,7 +371,7 @@ class Connection(asyncio.BufferedProtocol):
 
     @property
     def held(self) -> bool:
-        """Whether reading is paused."""
+        """True if reading is paused."""
         return self._holds != 0
 
     # -- time and the end ------------------------------------------------------------------------------------------
@@ -384,7 +384,7 @@ class Connection(asyncio.BufferedProtocol):
         now = session.now = self.now_ms()
         unsent = transport.get_write_buffer_size()
         if unsent < self._unsent:
-            # The peer reads, so it is alive. A probe would only wait behind a large message.
+            # The peer reads, so it is alive. A probe would only wait for a large message to be sent.
             session.rx_time = session.tx_time = now
         self._unsent = unsent
         if self._holds:

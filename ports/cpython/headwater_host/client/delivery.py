@@ -32,7 +32,7 @@ class Delivery:
         self._waiting: list[asyncio.Future[None]] | None = None
 
     def done(self) -> bool:
-        """Whether the message was written to the connection (QoS 0), acknowledged (1, 2), refused or dropped."""
+        """Return whether the message was written to the connection (QoS 0), acknowledged (1, 2), refused or dropped."""
         return self._is_done
 
     def add_done_callback(self, callback: "Callable[[Delivery], object]") -> None:

@@ -1,7 +1,7 @@
 """Group commit: changes of an SQLite database, committed together in a thread.
 
-The event loop never waits for the disk. Changes that are made during one commit go with the next. When the file cannot
-be written, the caller's memory is ahead of it; then all of it is written anew, once the file can be written again.
+The event loop never waits for the disk. Changes made during a commit are part of the next. When the file cannot
+be written, the caller's memory is ahead of it; once the file can be written again, all of it is rewritten.
 """
 
 import asyncio
@@ -25,7 +25,7 @@ class GroupCommit:
         self._write_everything = write_all
         #: How many changes there were, and how many of them are committed.
         self.position = self.durable = 0
-        #: Whether the file is behind the memory because a change could not be written.
+        #: True if the file is not up to date because a change could not be written.
         self.stale = False
         #: The last error of SQLite.
         self.error: sqlite3.Error | None = None
@@ -42,7 +42,7 @@ class GroupCommit:
 
     @property
     def unsynced(self) -> bool:
-        """Whether a change is not committed yet."""
+        """True if a change is not committed yet."""
         return self.stale or self.position != self.durable
 
     def execute(self, statement: str, values: tuple[object, ...]) -> int:

@@ -209,7 +209,7 @@ class Lifecycle(abc.ABC):
 
     @property
     def connected(self) -> bool:
-        """Whether the client is connected."""
+        """True if the client is connected."""
         return self.connection is not None and self.session.state == ONLINE
 
     @property
@@ -219,12 +219,12 @@ class Lifecycle(abc.ABC):
 
     @property
     def reconnects(self) -> bool:
-        """Whether the client reconnects automatically."""
+        """True if the client reconnects automatically."""
         return self._policy is not None
 
     @property
     def session_present(self) -> bool:
-        """Whether the server had kept the session when it accepted the last connection."""
+        """True if the server had kept the session when it accepted the last connection."""
         return self.session.session_present
 
     async def _round(self) -> None:

@@ -34,7 +34,7 @@ def check_options(name: str, value: object, kind: type) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class ConnectionOptions:
-    """How a client connects.
+    """Options of a client's connection.
 
     - ``keepalive``: the keep-alive interval in seconds, 0 for none.
     - ``more_servers``: hosts, or hosts with ports, to try in turn when the first server cannot be reached.

@@ -3,9 +3,9 @@
 At the limit
 
 - reading pauses while the server owes no answer: TCP then holds the server back, and nothing is lost;
-- otherwise reading continues, because acknowledgements and answers lie behind messages in one stream. Messages at QoS 1
-  and 2 are queued, and stay unacknowledged until the program takes them. The server therefore stops after as many as it
-  may send unacknowledged (Receive Maximum). Messages at QoS 0 are dropped and counted.
+- otherwise reading continues, because acknowledgements and answers follow messages in the same stream. Messages at QoS
+  1 and 2 are queued, and stay unacknowledged until the program takes them. The server therefore stops after as many as
+  it may send unacknowledged (Receive Maximum). Messages at QoS 0 are dropped and counted.
 
 A server that sends more than ``RECEIVE_MAXIMUM`` unacknowledged messages ends the connection.
 """
@@ -62,15 +62,15 @@ class ReceivePath(Generic[_M]):
         self._withhold = withhold
         self._acknowledge = acknowledge
         self._logger = logger
-        #: Whether messages at QoS 1 and 2 stay unacknowledged for now; always while a queue is full.
+        #: True if messages at QoS 1 and 2 stay unacknowledged for now; always while a queue is full.
         self.withholds = False
-        # Whether reading has gone on although a queue was full, until it is half empty.
+        # True if reading has gone on although a queue was full, until it is half empty.
         self._overrun = False
         self._dropped_before = 0
 
     @property
     def is_full(self) -> bool:
-        """Whether a queue has reached its limit."""
+        """True if a queue has reached its limit."""
         return max(map(len, self.queues)) >= self.limit
 
     def has_room(self, queue: Sized) -> bool:
@@ -113,7 +113,7 @@ class ReceivePath(Generic[_M]):
             connection.hold(HOLD_APPLICATION)
 
     def read_on(self) -> None:
-        """Resume reading for a call that waits for an answer, which lies behind unread messages."""
+        """Resume reading for a call that waits for an answer, which follows unread messages."""
         connection = self._connection()
         if connection is not None and connection.held:
             self._overrun = True

@@ -1,12 +1,12 @@
 """A receive buffer that grows with the packet that is arriving.
 
 Slices of a memoryview are cheap on CPython, so each read gets a new one. Unparsed bytes are moved only when there is
-little room behind them.
+little room after them.
 """
 
 from headwater.connection import RxBuf
 
-#: MQTT's largest packet: five bytes of fixed header and 268 435 455 behind it (3.1.1, section 2.2.3).
+#: MQTT's largest packet: five bytes of fixed header and 268 435 455 after it (3.1.1, section 2.2.3).
 MAX_PACKET = 268_435_460
 #: The size of the smallest receive buffer, and the least Maximum Packet Size: answers of a server fit into it.
 SMALLEST = 16
@@ -18,7 +18,7 @@ class GrowingRxBuf(RxBuf):
     """``RxBuf`` of ``size`` bytes at first, which holds packets of up to ``capacity`` bytes.
 
     It grows to about twice the bytes that have arrived; a large announced length alone costs no memory. ``buf`` stays
-    the same object. The ``extra`` bytes behind the buffer keep their number, but not their content.
+    the same object. The ``extra`` bytes after the buffer keep their number, but not their content.
     """
 
     def __init__(self, size: int = 1 << 16, capacity: int = MAX_PACKET, extra: int = 0):

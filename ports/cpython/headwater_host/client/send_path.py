@@ -124,14 +124,14 @@ class SendPath(Generic[_More]):
         self._reached = reached
         self._read_on = read_on
         self._line = Line()
-        # Wakes the first waiting call when the outbox has at most so many entries.
+        # Wakes the first waiting call when the outbox has at most this number of entries.
         self._room: asyncio.Future[None] | None = None
         self._enough = 0
         self._drained: asyncio.Future[None] | None = None
 
     @property
     def is_awaited(self) -> bool:
-        """Whether the server owes an answer, or a call waits for room."""
+        """True if the server owes an answer, or a call waits for room."""
         return bool(self._session.outbox.count or self.answers or self._line.busy or self._drained)
 
     async def publish(self, message: Outgoing[_More], timeout: float | None) -> int:
@@ -341,7 +341,7 @@ class SendPath(Generic[_More]):
         return True
 
     def _window_is_full(self) -> bool:
-        """Whether the outbox has as many messages as may be in flight."""
+        """Return whether the outbox has as many messages as may be in flight."""
         return self._session.outbox.count >= self._session.window
 
     def _send_oldest(self, connection: Connection | None) -> bool:

@@ -1,4 +1,4 @@
-"""What the host's sessions of MQTT and FMQ have in common, made from a client's options."""
+"""The common configuration of the host's MQTT and FMQ sessions, made from a client's options."""
 
 from dataclasses import dataclass
 

@@ -317,17 +317,17 @@ class SqliteOutbox(GrowingOutbox):
 
     @property
     def position(self) -> int:
-        """How many changes there were."""
+        """The number of changes."""
         return self.commits.position
 
     @property
     def durable(self) -> int:
-        """How many changes are committed."""
+        """The number of committed changes."""
         return self.commits.durable
 
     @property
     def unsynced(self) -> bool:
-        """Whether a change is not committed yet."""
+        """True if a change is not committed yet."""
         return self.commits.unsynced
 
     @property
@@ -366,7 +366,7 @@ class SqliteOutbox(GrowingOutbox):
 
 
 class StoredIds:
-    """What unique message ids of FMQ need: the hub's process number, and a time that no id has reached."""
+    """State for unique message ids of FMQ: the hub's process number, and a time later than that of every id."""
 
     def __init__(self, commits: GroupCommit):
         #: Little-endian, empty before it is known; nanoseconds since 1970, above those of every id.
@@ -408,7 +408,7 @@ class StoredBacklog(Backlog):
         self._box = box
 
     def is_ready(self) -> bool:
-        """Return whether a message can move to the outbox; first write a file that is behind."""
+        """Return whether a message can move to the outbox; first write outstanding changes to the file."""
         return not self._box.commits.stale or self._box.sync() == 0
 
     def row(self, message: Waiting) -> Statement:

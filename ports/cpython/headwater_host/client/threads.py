@@ -58,7 +58,7 @@ def posting(
         "Coroutine[Any, Any, asyncio_delivery.Delivery] | asyncio_delivery.Delivery",
     ],
 ) -> "Callable[Concatenate[ThreadedClient[Any, Any], _P], Delivery]":
-    """As ``blocking``, for a method that returns a delivery."""
+    """Make a method that returns a delivery blocking (see ``blocking``)."""
 
     async def deliver(client: _C, *args: _P.args, **options: _P.kwargs) -> asyncio_delivery.Delivery:
         found = method(client, *args, **options)
@@ -219,12 +219,12 @@ class ThreadedClient(Generic[_C, _M]):
 
     @property
     def connected(self) -> bool:
-        """Whether the client is connected."""
+        """True if the client is connected."""
         return self._client.connected
 
     @property
     def session_present(self) -> bool:
-        """Whether the server had kept the session when it accepted the last connection."""
+        """True if the server had kept the session when it accepted the last connection."""
         return self._client.session_present
 
     @property

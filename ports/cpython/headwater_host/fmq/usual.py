@@ -21,7 +21,7 @@ _USUAL = _PUBLISHED | _BARE | {_ACK}
 _TIME, _TIME_SIZE = spec.DATETIME << 4, 9
 _TOPIC = spec.STRING << 4 | 1
 _NO_TAGS = spec.LIST << 4
-#: The maximum offset of the time in an id; the maximum size of a length behind its first byte.
+#: The maximum offset of the time in an id; the maximum size of a length after its first byte.
 _LONGEST = 10
 _LONGEST_LENGTH = 4
 
@@ -29,7 +29,7 @@ _LONGEST_LENGTH = 4
 def usual(f: Frame, data: bytes, at: int, end: int) -> int:
     """Decode a whole frequent frame at ``at``; ``data`` is ``f.buf``.
 
-    Returns the offset behind it. 0 says nothing about the frame.
+    Returns the offset after it. 0 says nothing about the frame.
     """
     try:
         head = data[at]

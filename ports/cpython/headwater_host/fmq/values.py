@@ -246,7 +246,7 @@ def decode(data: bytes, *, depth: int = DEPTH, strict: bool = False, into: type[
 
 
 def decode_at(data: bytes, at: int, end: int, *, depth: int = DEPTH) -> tuple[Any, int]:
-    """Decode the value at ``at``; return it and the offset behind it.
+    """Decode the value at ``at``; return it and the offset after it.
 
     Raises MalformedValueError if it exceeds ``end``.
     """
@@ -260,7 +260,7 @@ _Read = Callable[[bytes, int, int, int, int], tuple[Any, int]]
 
 
 def _length(data: bytes, at: int, end: int, size: int) -> int:
-    """Decode the number of ``size`` bytes behind the tag at ``at``; it cannot exceed the remaining bytes."""
+    """Decode the number of ``size`` bytes after the tag at ``at``; it cannot exceed the remaining bytes."""
     start = at + 1 + size
     length = int.from_bytes(data[at + 1 : start], "little")
     if length > end - start:

@@ -35,7 +35,7 @@ _WINDOWS = {
     FIRST: "raise receive_maximum",
     FALLBACK: "raise its limits (mosquitto: max_inflight_messages, max_queued_messages), or use MQTT 5.0",
 }
-# A broker that closes so many consecutive connections without answering CONNECT may not know the version.
+# A broker that closes this number of consecutive connections without answering CONNECT may not know the version.
 _UNANSWERED = 2
 # 65,535 is announced by leaving it out, and mosquitto then has 20 messages in flight.
 _ANNOUNCED = 65534

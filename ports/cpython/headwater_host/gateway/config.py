@@ -104,7 +104,7 @@ class GatewayConfig:
     hubs: tuple[FmqConfig, ...] = ()
     #: The messages for IBM MQ.
     mq: MqConfig | None = None
-    #: Whether the group of its directory may read each file with messages.
+    #: True if the group of its directory may read each file with messages.
     group_readable: bool = False
     #: Maximum rate of disk syncs: 0 for no limit, None for the default of the device; and maximum burst.
     syncs_per_second: int | None = None

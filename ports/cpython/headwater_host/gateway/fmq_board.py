@@ -25,7 +25,7 @@ class Stream(asyncio.Transport):
         self.out = bytearray()
         self.reading = True
         self.closing = False
-        #: Whether the connection has been asked to pause writing.
+        #: True if the connection has been asked to pause writing.
         self.full = False
 
     def write(self, data: "bytes | bytearray | memoryview") -> None:
@@ -43,7 +43,7 @@ class Stream(asyncio.Transport):
         return len(self.out)
 
     def is_full(self) -> bool:
-        """Whether more than the limit waits."""
+        """Return whether more than the limit waits."""
         return self.get_write_buffer_size() > self._limit
 
     def pause_reading(self) -> None:
@@ -56,7 +56,7 @@ class Stream(asyncio.Transport):
         self._line.soon()
 
     def is_closing(self) -> bool:
-        """Whether the transport is closing."""
+        """Return whether the transport is closing."""
         return self.closing
 
     def close(self) -> None:
@@ -153,5 +153,5 @@ class FmqBoard(SerialLine):
             self._client.connection_lost(None)
 
     def unsent(self) -> bool:
-        """Whether output for the board is unsent."""
+        """Return whether output for the board is unsent."""
         return self._stream is not None and (len(self._stream.out) > 0 or self.channel.waiting() > 0)

@@ -50,7 +50,7 @@ class HubSource(Source):
 
     @property
     def paused(self) -> bool:
-        """Whether the hub accepts no connections."""
+        """True if the hub accepts no connections."""
         return self.hub.broker.paused
 
     def connect(self, board: Source) -> Connection:

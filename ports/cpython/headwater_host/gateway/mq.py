@@ -67,7 +67,7 @@ class Place(NamedTuple):
 
 
 class _Item(NamedTuple):
-    """A record, the position behind it, and the number of missing blocks before it."""
+    """A record, the position after it, and the number of missing blocks before it."""
 
     record: Record
     behind: Place
@@ -115,9 +115,9 @@ class Follower:
         # Both run ahead of the file within a transaction, so a failed transaction discards them.
         self._messages: Messages | None = None
         self._assembler: Assembler | None = None
-        # Whether the incomplete messages in the file have been checked.
+        # True if the incomplete messages in the file have been checked.
         self._mended = False
-        # Whether an earlier configuration has left incomplete messages.
+        # True if an earlier configuration has left incomplete messages.
         self._left = not config.reassemble and self._forward.has_pieces()
         self._chunk = _RECORDS
         # The end of readable blocks when the end of the log is missing; damage that was logged.

@@ -34,7 +34,7 @@ class MqConfig:
     ccsid: int = 1208
     #: Where to start in an existing log: at its end, or at its oldest record.
     start: str = NOW
-    #: Whether to reassemble logical messages, with limits of memory and file, timeout, and incomplete GroupIds.
+    #: True if to reassemble logical messages, with limits of memory and file, timeout, and incomplete GroupIds.
     reassemble: bool = True
     memory: int = 16 << 20
     spill: int = 1 << 30

@@ -165,7 +165,7 @@ class MqttBoard(SerialLine):
             self.loop.call_soon(self.work)
 
     def unsent(self) -> bool:
-        """Whether answers for the board are unsent."""
+        """Return whether answers for the board are unsent."""
         return self._up and (self._session.out() > 0 or self.channel.waiting() > 0)
 
     def status(self) -> dict[str, object]:

@@ -31,7 +31,7 @@ class SerialLine(Source, abc.ABC):
     def __init__(self, recorder: Recorder, config: SerialConfig):
         super().__init__(recorder, f"serial:{config.port}")
         self._config = config
-        #: Whether the gateway is stopping: nothing more is read.
+        #: True if the gateway is stopping: nothing more is read.
         self.stopping = False
         self.loop = asyncio.get_running_loop()
         self._port: SerialPort | None = None
@@ -53,7 +53,7 @@ class SerialLine(Source, abc.ABC):
 
     @abc.abstractmethod
     def unsent(self) -> bool:
-        """Whether data for the board is still unsent."""
+        """Return whether data for the board is still unsent."""
 
     # -- the port --------------------------------------------------------------------------------------------------
 

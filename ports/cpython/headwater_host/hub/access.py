@@ -7,7 +7,7 @@ the filter, and allows it only when it allows all of them: ``#`` does not get ar
 The rules of a topic hold for what the hub derives from it: its dead letters (``$dead/TOPIC``) and its calls
 (``$rpc/TOPIC``). A rule that names a derived topic takes precedence over those of the topic it is derived from.
 
-When no rule decides, users who have logged in are allowed; on a hub that only this machine can reach, everyone is.
+When no rule decides, users who have logged in are allowed; on a hub that only this machine can reach, all users are.
 """
 
 from collections.abc import Callable, Iterable

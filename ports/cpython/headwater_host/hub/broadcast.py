@@ -1,8 +1,8 @@
 """Broadcast subscriptions, those without a group: the hub pushes PUBLISH frames (docs/protocols/fmq.md, section 4).
 
-A client whose session is not kept gets what comes while it is connected, out of memory. A session that is kept has a
-consumer group of its own, with one member: what it has not acknowledged is in the storage, connected or not. Both, and
-retained messages, are sent by ``Subscriber``. A message that several subscriptions of a client match is sent once.
+A client without a kept session gets the messages published while it is connected, from memory. A kept session has its
+own consumer group with one member, so that its unacknowledged messages are in the storage, connected or not.
+``Subscriber`` sends both, and retained messages. A message that several subscriptions of a client match is sent once.
 """
 
 from collections import deque
@@ -23,16 +23,16 @@ from headwater_host.hub.turns import Steps, Turns
 
 #: Messages at QoS 1 and 2 that a client may have unacknowledged. A board has room for 16 by default.
 WINDOW = 16
-#: What may wait in memory for a client: messages, and bytes as a multiple of ``unread``.
+#: Limits of the memory queue of a client: messages, and bytes as a multiple of ``unread``.
 MOST_WAITING = 10_000
 _UNREAD = 8
-#: Messages, and bytes of them, that may wait to be handed to clients before publishers are paused.
+#: Messages, and their bytes, that may wait for delivery before publishers are paused.
 _MOST = 1000
 _MOST_BYTES = 4 << 20
 
 
 class _Item(NamedTuple):
-    """A message to send. ``lane`` is where it is in the session's group, None if it is in memory only."""
+    """A message to send. ``lane`` is its lane of the session's group, None if it is in memory only."""
 
     message: Message
     lane: Lane | None = None
@@ -40,7 +40,7 @@ class _Item(NamedTuple):
 
 
 class Subscriber(Member):
-    """Sends a client what its broadcast subscriptions match."""
+    """Sends a client the messages of its broadcast subscriptions."""
 
     def __init__(self, client: Client, store: Store, groups: Groups, limits: ClientLimits, sent: Metric):
         super().__init__()
@@ -49,20 +49,20 @@ class Subscriber(Member):
         self._groups = groups
         self._limits = limits
         self._sent = sent
-        #: Messages that wait in memory: live ones of a client whose session is not kept, and retained ones.
+        #: Messages that wait in memory: live ones of a client without a kept session, and retained ones.
         self._waiting: deque[_Item] = deque()
         self.waiting_bytes = 0
-        #: SUBSCRIBEs whose retained messages are not all in ``_waiting`` yet; live ones that come meanwhile.
+        #: SUBSCRIBEs with retained messages that are not in ``_waiting`` yet; live messages received meanwhile.
         self._loading = 0
         self._late: deque[_Item] = deque()
         #: Retained messages for a kept session that this connection may not have.
         self._withheld: list[_Item] = []
         self._in_flight: dict[bytes, _Item] = {}
-        #: Those that were sent on a connection before this one.
+        #: Retained messages that were sent on an earlier connection.
         self._sent_before: set[bytes] = set()
         #: Messages up to this change may have been sent before the hub was started.
         self._before = store.durable
-        #: Answered with PUBREC; PUBCOMP is to come.
+        #: Answered with PUBREC, waiting for PUBCOMP.
         self._released: dict[bytes, None] = {}
         self.group = groups.group("$session/" + client.name) if client.kept else None
         if self.group is not None:
@@ -82,9 +82,9 @@ class Subscriber(Member):
         return False
 
     def load(self, subscribed: Subscribed, retained: list[Message]) -> Steps:
-        """Prepare a subscription: attach the session's group to its topics, and add what is retained to ``retained``.
+        """Prepare a subscription: attach the session's group to its topics, and add retained messages to ``retained``.
 
-        A kept session is sure to get that: the messages are noted in the storage. Until ``loaded``, live messages wait.
+        The storage records these messages, so that a kept session gets them. Until ``loaded``, live messages wait.
         """
         self._loading += 1
         store, session = self._store, self._client.name if self.group is not None else None
@@ -92,12 +92,12 @@ class Subscriber(Member):
         for name in store.names.match(subscribed.subscription.topic):
             yield store.next_turn if store.is_crowded else None
             topic, message = store.topics.get(name), store.retained.get(name)
-            # ``spread`` attaches a topic that is made meanwhile, from its first message.
+            # ``spread`` attaches a topic that is created meanwhile, from its first message.
             if topic is None or topic.number > began:
                 continue
             if self.group is not None:
                 store.attach(self.group.name, name, from_now=True)
-            # What was retained later comes as a live message.
+            # Messages retained later arrive as live messages.
             if message is None or (session is None and message.seq > subscribed.since):
                 continue
             if subscribed.selection.takes(message):
@@ -106,7 +106,7 @@ class Subscriber(Member):
                     store.sessions.hold(session, "retained", message.id)
 
     def send_retained(self, retained: list[Message]) -> Steps:
-        """Send what ``load`` found."""
+        """Send the messages found by ``load``."""
         for message in retained:
             self._add(self._waiting, _Item(message, retain=True))
             yield None
@@ -120,7 +120,7 @@ class Subscriber(Member):
             self.writable()
 
     def restore(self) -> None:
-        """Send again what was retained for the session before the hub was started, and is not acknowledged."""
+        """Resend unacknowledged retained messages of the session from before the hub's start."""
         store, name = self._store, self._client.name
         session = store.sessions.get(name)
         held = list(session.retained) if session is not None else []
@@ -128,7 +128,7 @@ class Subscriber(Member):
         for ident in held:
             message = known.get(ident)
             if message is None or not self._takes(message):
-                # It was replaced, and its successor came as a live message; or the subscription is gone.
+                # The message was replaced, and its successor arrived as a live message; or the subscription has ended.
                 store.sessions.release(name, "retained", ident)
                 continue
             self._sent_before.add(ident)
@@ -136,7 +136,7 @@ class Subscriber(Member):
             self.waiting_bytes += message.held
 
     def spread(self) -> None:
-        """Give the session's group the lanes of its subscriptions."""
+        """Assign the lanes of its subscriptions to the session's group."""
         if self.group is not None:
             self._groups.spread(self.group)
 
@@ -172,7 +172,7 @@ class Subscriber(Member):
         return [subscription.topic for subscription in known if not subscription.group]
 
     def may_take(self, topic: str) -> bool:
-        """Return whether the rules let the client have messages of a topic over the connection it has now.
+        """Return whether the access rules allow the client messages of a topic over its current connection.
 
         A filter with wildcards says little about what it matches, and the session may have been begun from another
         network, or before the rules were changed. What is denied waits for another connection.
@@ -181,7 +181,7 @@ class Subscriber(Member):
         return connection is not None and connection.may("SUBSCRIBE", topic)
 
     def room(self) -> int:
-        """Return how much of ``WINDOW`` is free, 0 while retained messages wait or the client does not read."""
+        """Return the free part of ``WINDOW``, 0 while retained messages wait or the client does not read."""
         connection = self._client.connection
         if connection is None or not connection.ready or not connection.writable:
             return 0
@@ -202,7 +202,7 @@ class Subscriber(Member):
         return WINDOW - len(self._in_flight) - len(self._released)
 
     def put(self, message: Message) -> None:
-        """Send a live message, out of memory."""
+        """Send a live message from memory."""
         self._add(self._late if self._loading else self._waiting, _Item(message))
 
     def _add(self, waiting: deque[_Item], item: _Item) -> None:
@@ -221,7 +221,7 @@ class Subscriber(Member):
             connection.weigh()
 
     def writable(self) -> None:
-        """Send what waits, as far as there is room."""
+        """Send waiting messages, as far as there is room."""
         connection = self._client.connection
         if connection is None:
             return
@@ -289,7 +289,7 @@ class Subscriber(Member):
     # -- the connection ----------------------------------------------------------------------------------------------
 
     def lost(self) -> None:
-        """Put back what is not acknowledged: it is redelivered on the next connection."""
+        """Return unacknowledged messages to the queue; they are redelivered on the next connection."""
         self._sent_before.update(self._in_flight)
         again = [item for item in self._in_flight.values() if item.lane is None] + self._withheld
         self._in_flight.clear()
@@ -301,7 +301,7 @@ class Subscriber(Member):
             lane.group.wake(lane)
 
     def resume(self) -> None:
-        """Go on with the handshakes and the messages of the session on a new connection."""
+        """Continue the handshakes and the messages of the session on a new connection."""
         connection = self._client.connection
         if connection is None:
             return
@@ -314,7 +314,7 @@ class Subscriber(Member):
 
 
 class Broadcasts:
-    """All broadcast subscriptions, and the messages that are to be handed to them.
+    """All broadcast subscriptions, and the messages to deliver to them.
 
     Sessions that are not kept are found by topic here; a kept one is found by its group.
     """
@@ -331,7 +331,7 @@ class Broadcasts:
         self._index: Subscriptions[tuple[Subscriber, Subscribed]] = Subscriptions()
         self._messages: deque[Message] = deque()
         self._bytes = 0
-        #: Whether too many messages wait to be handed out; until none does.
+        #: True from the time when too many messages wait for delivery until none does.
         self.is_behind = False
         self._handing_out = False
         self._paused: list[Callable[[], None]] = []
@@ -339,7 +339,7 @@ class Broadcasts:
     # -- subscriptions -----------------------------------------------------------------------------------------------
 
     def subscriber(self, client: Client) -> Subscriber:
-        """Return what sends to a client."""
+        """Return the subscriber of a client."""
         found = self._of.get(client)
         if found is None:
             found = Subscriber(client, self._store, self._groups, self._limits, self._sent)
@@ -348,19 +348,19 @@ class Broadcasts:
         return found
 
     def add(self, client: Client, subscribed: Subscribed) -> None:
-        """Let a subscription have live messages, instead of an earlier one with the same filter."""
+        """Start live messages for a subscription, which replaces an earlier one with the same filter."""
         subscriber = self.subscriber(client)
         if subscriber.group is None:
             self._index.add(subscribed.subscription.topic, client, (subscriber, subscribed))
 
     def subscribe(self, client: Client, subscribed: Subscribed, retained: list[Message]) -> Steps:
-        """Prepare a subscription; ``retained`` is filled. Then ``answered`` or ``abandon`` is to be called."""
+        """Prepare a subscription and fill ``retained``. Call ``answered`` or ``abandon`` afterwards."""
         self._pending.setdefault(client, []).append(subscribed.subscription.topic)
         self.add(client, subscribed)
         yield from self.subscriber(client).load(subscribed, retained)
 
     def answered(self, client: Client, subscribed: Subscribed, retained: list[Message]) -> None:
-        """Begin to send to a subscription whose SUBSCRIBE has been answered."""
+        """Start to send to a subscription after its SUBSCRIBE was answered."""
         subscriber = self._of.get(client)
         self._done(client, subscribed)
         if subscriber is not None:
@@ -368,7 +368,7 @@ class Broadcasts:
             self._turns.begin(subscriber.send_retained(retained), subscriber.loaded)
 
     def abandon(self, client: Client, subscribed: Subscribed) -> None:
-        """Undo ``subscribe``, which was refused: there was no room for a session's group in all topics."""
+        """Undo ``subscribe`` after a refusal: not all topics had room for the session's group."""
         subscriber = self._of.get(client)
         self._done(client, subscribed)
         if subscriber is not None:
@@ -383,7 +383,7 @@ class Broadcasts:
                 del self._pending[client]
 
     def restore(self, client: Client) -> None:
-        """Go on with the subscriptions of a kept session, after a start of the hub."""
+        """Restore the subscriptions of a kept session after the hub's start."""
         if any(not known.subscription.group for known in client.subscriptions.values()):
             subscriber = self.subscriber(client)
             subscriber.spread()
@@ -415,19 +415,19 @@ class Broadcasts:
         return subscriber is not None and subscriber.on_answer(kind, ident, code)
 
     def lost(self, client: Client) -> None:
-        """The connection is gone."""
+        """Handle the end of a client's connection."""
         subscriber = self._of.get(client)
         if subscriber is not None:
             subscriber.lost()
 
     def resume(self, client: Client) -> None:
-        """A client is connected again."""
+        """Continue with a client that has reconnected."""
         subscriber = self._of.get(client)
         if subscriber is not None:
             subscriber.resume()
 
     def writable(self, client: Client) -> None:
-        """A client can be sent more."""
+        """Continue to send to a client that has room again."""
         subscriber = self._of.get(client)
         if subscriber is not None:
             subscriber.writable()
@@ -435,7 +435,7 @@ class Broadcasts:
     # -- live messages -----------------------------------------------------------------------------------------------
 
     def stored(self, messages: list[Message]) -> None:
-        """Hand out messages that are on the disk now."""
+        """Deliver messages that are now on disk."""
         if not len(self._index):
             return
         self._messages += messages
@@ -446,11 +446,11 @@ class Broadcasts:
             self._turns.begin(self._hand_out(), self._handed_out)
 
     def after(self, done: Callable[[], None]) -> None:
-        """Call ``done`` when no message waits to be handed out."""
+        """Call ``done`` when no message waits for delivery."""
         self._paused.append(done)
 
     def _hand_out(self) -> Steps:
-        """Hand out what waits, a message to a client in each step."""
+        """Deliver waiting messages, one message to one client in each step."""
         while self._messages:
             message = self._messages.popleft()
             self._bytes -= message.size
@@ -465,7 +465,7 @@ class Broadcasts:
 
     def _handed_out(self) -> None:
         if self._messages:
-            # An error ended it: the other messages are handed out all the same.
+            # After an error, the other messages are still delivered.
             self._turns.begin(self._hand_out(), self._handed_out)
             return
         self._handing_out = self.is_behind = False

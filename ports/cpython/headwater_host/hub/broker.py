@@ -1,4 +1,4 @@
-"""Puts the hub together, without its sockets: its parts, which handles which request, and what time brings."""
+"""Assembles the hub without its sockets: its parts, the handler of each request, and periodic work."""
 
 import asyncio
 import logging
@@ -35,22 +35,22 @@ from headwater_host.hub.turns import Turns
 from headwater_host.hub.users import Users
 from headwater_host.hub.wills import OwnIds, Wills
 
-#: Connections above the limit that get a reason in answer to their AUTH; others are cut off at once.
+#: Connections above the limit whose AUTH is answered with a reason; further ones are closed at once.
 TOLD = 100
-#: Seconds that a client has to end a connection after the hub's last word.
+#: Seconds that a client has to close a connection after the hub's last frame.
 LINGER = 2.0
-#: Seconds between looks at the clock.
+#: Seconds between checks of the clock.
 TICK = 0.1
-#: Seconds that clients wait for a storage that cannot be written before they are refused.
+#: Seconds that clients wait for an unwritable storage before they are refused.
 PATIENCE = 10.0
-#: Seconds between removals of what is too old.
+#: Seconds between removals of expired messages.
 _TRIM = 10.0
 
 _logger = logging.getLogger("headwater.hub")
 
 Handler = Callable[[Connection, Frame, bytes], None]
 
-#: Requests whose changes are on the disk before they are answered.
+#: Requests that are answered only after their changes are on disk.
 _STORED = {spec.REGISTER, spec.UNREGISTER, spec.PUBLISH, spec.SUBSCRIBE, spec.UNSUBSCRIBE}
 
 
@@ -61,10 +61,10 @@ class Broker:
         self.loop = loop = asyncio.get_running_loop()
         self.store = store
         self.connections: set[Connection] = set()
-        #: Why logins are refused: the storage has not been writable for some time. And since when, by the loop's clock.
+        #: The reason why logins are refused, an unwritable storage; and the start of that state, by the loop's clock.
         self.unable = ""
         self._failing = 0.0
-        #: Whether nothing is taken from any client: see ``pause``.
+        #: True if no client is read: see ``pause``.
         self.paused = False
         self._held: list[Connection] = []
         self._by_address: dict[Address, int] = {}
@@ -126,7 +126,7 @@ class Broker:
             limits.frame,
             self.calls.on_reply,
         )
-        #: What a client may send. AUTH is the only one before AUTH is accepted.
+        #: The frames that a client may send; before AUTH is accepted only AUTH.
         self._handlers: dict[int, Handler] = {
             spec.AUTH: login.on_auth,
             spec.REGISTER: publishing.on_register,
@@ -149,7 +149,7 @@ class Broker:
         store.on_commit = self._stored
 
     def _measure(self) -> None:
-        """Make the metrics."""
+        """Create the metrics."""
         self.metrics = metrics = Metrics()
         self._traffic = Traffic(
             metrics.counter("messages_received_total", "Messages received from clients.", "qos"),
@@ -170,11 +170,11 @@ class Broker:
     # -- connections -------------------------------------------------------------------------------------------------
 
     def connect(self, context: ssl.SSLContext | None = None) -> Connection:
-        """Return a connection that is to be made, with TLS if there is a ``context``."""
+        """Return a new connection, with TLS if there is a ``context``."""
         return Connection(self.shared, self, context)
 
     def opened(self, connection: Connection) -> None:
-        """Add a connection, or cut it off if there are far too many."""
+        """Add a connection, or close it if there are far too many."""
         limits = self._limits
         self.connections.add(connection)
         count = self._by_address[connection.peer] = self._by_address.get(connection.peer, 0) + 1
@@ -184,7 +184,7 @@ class Broker:
             connection.abort()
 
     def closed(self, connection: Connection) -> None:
-        """Take a client's connection from it."""
+        """Detach a closed connection from its client."""
         client, connection.client = connection.client, None
         if client is None:
             return
@@ -207,7 +207,7 @@ class Broker:
             self._by_address.pop(connection.peer, None)
 
     def writable(self, client: Client) -> None:
-        """Send a client what waits for it."""
+        """Send waiting messages to a client."""
         for part in (self._consumers, self.calls, self.broadcasts):
             part.writable(client)
 
@@ -224,7 +224,7 @@ class Broker:
             connection.asked = self.store.seq
 
     def _on_answer(self, connection: Connection, f: Frame, ident: bytes) -> None:
-        """ACK, PUBREC or PUBCOMP: find out what it answers."""
+        """Handle ACK, PUBREC or PUBCOMP by the kind of message that it answers."""
         client, kind = connection.client, f.head >> 4
         assert client is not None
         code = f.code if kind == spec.ACK else 0
@@ -238,7 +238,7 @@ class Broker:
         if kind == spec.ACK and not known and not self._consumers.on_ack(client, ident, code):
             self.calls.on_ack(client, f, ident)
         elif kind == spec.PUBREC:
-            # The client then forgets the id and would take the message again, so the hub stores the handshake first.
+            # The client then releases the id and would accept a duplicate, so the hub stores the handshake first.
             self.store.after(partial(connection.send, frames.bare(spec.PUBREL, ident)))
 
     def _refusal(self, connection: Connection) -> str:
@@ -250,16 +250,16 @@ class Broker:
         return self.unable
 
     def _accepted(self, client: Client) -> None:
-        """Go on with the session of a client that is connected."""
+        """Continue the session of a connected client."""
         self.calls.resume(client)
         self.broadcasts.resume(client)
 
     def pause(self, paused: bool) -> None:
-        """Take nothing from any client and refuse logins, or go on: for an observer that cannot keep up."""
+        """Stop reading from all clients and refuse logins, or continue: for an observer that cannot keep up."""
         if paused == self.paused:
             return
         self.paused = paused
-        # A connection that is released may cause another pause.
+        # Resuming a connection may cause another pause.
         held, self._held = self._held, list(self.connections) if paused else []
         for connection in self._held if paused else held:
             (connection.hold if paused else connection.release)()
@@ -276,7 +276,7 @@ class Broker:
         self.groups.topic_gone(name)
 
     def _stored(self, messages: list[Message]) -> None:
-        """Hand out messages that are on the disk."""
+        """Deliver messages that are on disk."""
         known = self.registry.known
         for message in messages:
             if message.topic not in known:
@@ -299,7 +299,7 @@ class Broker:
             self._trimmed = now
 
     def _look(self, connection: Connection, now: float) -> None:
-        """End a connection whose time is up."""
+        """Close a connection that has reached its deadline."""
         limits = self._limits
         if connection.weight:
             self.memory.weigh(connection)
@@ -318,8 +318,8 @@ class Broker:
             connection.close(spec5.KEEP_ALIVE_TIMEOUT)
 
     def _look_at_storage(self, now: float) -> None:
-        """Close connections whose answers have waited too long for a disk. Their clients keep what is not acknowledged,
-        and retransmit it when they are back."""
+        """Close connections whose answers have waited too long for the disk. Their clients keep unacknowledged messages
+        and retransmit them after reconnecting."""
         error = self.durable.failure()
         if not error:
             self._failing, self.unable = 0.0, ""
@@ -333,14 +333,14 @@ class Broker:
         for connection in list(self.connections):
             client = connection.client
             if client is not None and not connection.ready:
-                # It was never let in, so its will is not published.
+                # Its login was never accepted, so its will is not published.
                 self._wills.keep(client, None)
                 connection.close(spec5.QUOTA_EXCEEDED, self.unable)
             elif self.durable.keeps_waiting(connection):
                 connection.close(spec5.QUOTA_EXCEEDED, self.unable)
 
     def stop(self) -> None:
-        """Tell every client that the hub ends, and take nothing more."""
+        """Disconnect every client with a reason, and read no more requests."""
         self._ticker.cancel()
         for task in self.shared.tasks:
             task.cancel()

@@ -14,12 +14,12 @@ from headwater_host.hub.storage import Sessions, Subscription
 class Link(Protocol):
     """A client's connection, as the parts that serve the client see it."""
 
-    #: Whether AUTH has been answered.
+    #: True if AUTH has been answered.
     ready: bool
 
     @property
     def writable(self) -> bool:
-        """Whether it may be sent what can wait."""
+        """True if it may be sent what can wait."""
 
     @property
     def unread(self) -> int:
@@ -71,7 +71,7 @@ def cost(subscription: Subscription) -> int:
 
 
 class Subscribed(NamedTuple):
-    """A subscription in force. ``number`` is the client's name for it; it gets messages behind the change ``since``."""
+    """A subscription in force. ``number`` is the client's name for it; it gets messages after the change ``since``."""
 
     subscription: Subscription
     selection: Selection
@@ -86,9 +86,9 @@ class Client:
         self.name = name
         self.process = process
         self.user = user
-        #: Whether its session outlives its connection.
+        #: True if its session outlives its connection.
         self.kept = kept
-        #: Whether it is gone for good, with its session.
+        #: True if it is gone for good, with its session.
         self.is_over = False
         self.connection: Link | None = None
         self.will: Will | None = None

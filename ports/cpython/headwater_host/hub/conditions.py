@@ -5,7 +5,7 @@
 
 An operand is the name of a tag, or a comparison ``name op literal``. A name is ``topic`` or a key of the payload. It
 begins with a letter or ``_``; letters, digits and ``_ - . / : $ @ #`` follow. A literal is an integer, a decimal, a
-text in double or single quotes (in which a quote or a backslash stands behind a backslash), ``true`` or ``false``.
+text in double or single quotes (a quote or a backslash in it must follow a backslash), ``true`` or ``false``.
 Numbers are compared exactly, never as rounded floats. Texts are compared by code points, ``true`` and ``false`` only
 with ``==`` and ``!=``.
 

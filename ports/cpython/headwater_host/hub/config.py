@@ -26,7 +26,7 @@ DEFAULT_STORAGE = Path("headwater-hub.db")
 
 @dataclass(frozen=True)
 class Listener:
-    """Where the hub listens; with TLS if it has a certificate. ``client_ca``: CA certificates for clients."""
+    """An address that the hub listens on; with a certificate, over TLS. ``client_ca``: CA certificates for clients."""
 
     host: str = "127.0.0.1"
     port: int = DEFAULT_PORTS[False]
@@ -36,7 +36,7 @@ class Listener:
 
     @property
     def is_loopback(self) -> bool:
-        """Whether only this machine can reach it."""
+        """True if only this machine can reach it."""
         try:
             return ip_address(self.host).is_loopback
         except ValueError:
@@ -81,7 +81,7 @@ class ClientLimits:
     #: How long CONSUME with ONCE waits for a message, and a caller for its responder.
     once: float = 30.0
     rpc: float = 30.0
-    #: Calls under way: of one caller, and at one responder; and in all.
+    #: Calls in progress: of one caller, at one responder, and in total.
     calls: int = 1_000
     all_calls: int = 100_000
 
@@ -98,12 +98,12 @@ class HubConfig:
     clients: ClientLimits = field(default_factory=ClientLimits)
     users: dict[str, Hash] = field(default_factory=dict)
     rules: tuple[Rule, ...] = ()
-    #: Whether the group of the storage's directory may read it.
+    #: True if the group of the storage's directory may read it.
     group_readable: bool = False
 
     @property
     def is_open(self) -> bool:
-        """Whether anonymous clients are allowed: only this machine can reach the hub."""
+        """True if anonymous clients are allowed: only this machine can reach the hub."""
         return all(listener.is_loopback for listener in self.listeners)
 
 

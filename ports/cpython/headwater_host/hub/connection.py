@@ -37,7 +37,7 @@ _logger = logging.getLogger("headwater.hub")
 
 @dataclass
 class Shared:
-    """What all connections of a hub use."""
+    """Shared objects of all connections of a hub."""
 
     loop: asyncio.AbstractEventLoop
     limits: ClientLimits
@@ -59,7 +59,7 @@ class Shared:
 
 
 class Events(Protocol):
-    """What a connection reports."""
+    """Events that a connection reports."""
 
     def opened(self, connection: "Connection") -> None:
         """A connection has been made."""
@@ -100,7 +100,7 @@ class Connection(asyncio.Protocol):
         self._holds = 0
         #: Bytes that are held for it, as they were counted.
         self.weight = 0
-        #: Whether there are too many connections: its AUTH is refused.
+        #: True if there are too many connections: its AUTH is refused.
         self.unwelcome = False
         self._transport: asyncio.Transport | None = None
         #: The client, once AUTH is accepted; the id of AUTH, once it has arrived.
@@ -115,7 +115,7 @@ class Connection(asyncio.Protocol):
         self.asked = 0
         #: The last one of these that the observer is to have as well.
         self.observed = 0
-        #: Whether its AUTH has been answered.
+        #: True if its AUTH has been answered.
         self.ready = False
         self.peer: access.Address = ip_address("127.0.0.1")
         #: The same with the port.
@@ -255,12 +255,12 @@ class Connection(asyncio.Protocol):
 
     @property
     def held(self) -> bool:
-        """Whether its frames are not handled at present."""
+        """True if its frames are not handled at present."""
         return self._holds > 0
 
     @property
     def unfinished(self) -> bool:
-        """Whether the rest of a frame is missing."""
+        """True if the rest of a frame is missing."""
         return bool(self._rest) and not self._holds
 
     def hold(self) -> None:
@@ -298,7 +298,7 @@ class Connection(asyncio.Protocol):
 
     @property
     def writable(self) -> bool:
-        """Whether it may be sent what can wait."""
+        """True if it may be sent what can wait."""
         return self.stuck is None and self.closed is None
 
     @property

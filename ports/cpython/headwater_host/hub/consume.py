@@ -20,17 +20,17 @@ from headwater_host.hub.registry import Registry
 from headwater_host.hub.storage import Delivery, Subscription
 from headwater_host.hub.topics import is_literal
 
-#: Messages that a consumer that does not acknowledge is sent in a turn.
+#: Messages sent in one turn to a consumer that does not acknowledge.
 _UNBOUNDED = 64
 
-#: Handles a CONSUME with ONCE that names no group: a call.
+#: Handles a CONSUME with ONCE and without a group: a call.
 OnCall = Callable[[Connection, Frame, bytes, Subscription], None]
-#: Reads what SUBSCRIBE, or CONSUME with ONCE, asks for. Raises RefusedError.
+#: Reads the fields of SUBSCRIBE, or CONSUME with ONCE. Raises RefusedError.
 ReadSubscription = Callable[[Frame], Subscription]
 
 
 class Consumer(Member):
-    """One CONSUME; with ``deadline`` for one message until then. ``window`` 0: it does not acknowledge."""
+    """One CONSUME; with ``deadline``, for one message until then. With ``window`` 0 it does not acknowledge."""
 
     def __init__(
         self,
@@ -51,16 +51,16 @@ class Consumer(Member):
         self.once = deadline > 0
         self._correlation = ident if self.once else encode(subscribed.number)
         self.window = window
-        #: With ONCE: 0 once it has its message.
+        #: With ONCE: 0 after its message was sent.
         self.deadline = deadline
         self._unacknowledged = 0
 
     def patterns(self) -> list[str]:
-        """Return its subscription's filter."""
+        """Return the filter of the subscription."""
         return [self.pattern]
 
     def may_have(self, topic: str) -> bool:
-        """Return what the rules say."""
+        """Return whether the access rules allow a topic."""
         connection = self.client.connection
         kinds = ("CONSUME",) if self.once else ("SUBSCRIBE", "CONSUME")
         return connection is not None and all(connection.may(kind, topic) for kind in kinds)
@@ -94,7 +94,7 @@ class Consumer(Member):
         self._consumers.closed(self, lane, seq, ident)
 
     def end(self, reason: int) -> None:
-        """Leave the group, and tell the client why."""
+        """Leave the group, and send the client the reason."""
         connection = self.client.connection
         if connection is not None:
             answer = frames.refusal(self.ident, reason) if reason else frames.ack(self.ident)
@@ -103,7 +103,7 @@ class Consumer(Member):
 
 
 class _Consuming:
-    """What one client consumes."""
+    """The consumers of one client."""
 
     def __init__(self) -> None:
         #: By the id of their CONSUME.
@@ -139,7 +139,7 @@ class Consumers:
     # -- requests ----------------------------------------------------------------------------------------------------
 
     def on_consume(self, connection: Connection, f: Frame, ident: bytes) -> None:
-        """Begin to consume a subscription, or with ONCE wait for one message or call a remote procedure."""
+        """Start to consume a subscription; with ONCE, wait for one message or call a remote procedure."""
         client = connection.client
         assert client is not None
         if ident in self._consumers(client):
@@ -184,7 +184,7 @@ class Consumers:
         return of.consumers if of is not None else {}
 
     def on_ack(self, client: Client, ident: bytes, code: int) -> bool:
-        """Acknowledge a message, or with a reason code give it back. Return whether it was unacknowledged."""
+        """Acknowledge a message, or return it with a reason code. Return whether it was unacknowledged."""
         of = self._of.get(client)
         opened = of.open.get(ident) if of is not None else None
         if not opened:
@@ -199,7 +199,7 @@ class Consumers:
     # -- what consumers report ---------------------------------------------------------------------------------------
 
     def handed(self, consumer: Consumer, lane: Lane, seq: int, ident: bytes) -> None:
-        """Note that a message was sent to a consumer."""
+        """Record that a message was sent to a consumer."""
         self._sent.add(1, "CONSUMERESP")
         if consumer.once:
             del self._waiting[consumer]
@@ -212,7 +212,7 @@ class Consumers:
             self._loop.call_soon(self.finish, consumer)
 
     def closed(self, consumer: Consumer, lane: Lane, seq: int, ident: bytes) -> None:
-        """Note that a message is not unacknowledged any more."""
+        """Record that a message is no longer unacknowledged."""
         opened = self._of[consumer.client].open
         waiting = opened.get(ident)
         if waiting is not None:
@@ -223,7 +223,7 @@ class Consumers:
             self._loop.call_soon(self.finish, consumer)
 
     def finish(self, consumer: Consumer, *, failed: bool = False) -> None:
-        """Remove a consumer from its group. ``failed``: what it did not acknowledge counts a try."""
+        """Remove a consumer from its group. With ``failed``, its unacknowledged messages count a delivery attempt."""
         self._waiting.pop(consumer, None)
         of = self._of.get(consumer.client)
         if of is not None and of.consumers.get(consumer.ident) is consumer:
@@ -235,29 +235,29 @@ class Consumers:
     # -- events ------------------------------------------------------------------------------------------------------
 
     def end(self, client: Client, number: int, reason: int) -> None:
-        """End what consumes a subscription."""
+        """End the consumers of a subscription."""
         for consumer in list(self._consumers(client).values()):
             if not consumer.once and consumer.subscribed.number == number:
                 consumer.end(reason)
 
     def renew(self, client: Client, subscribed: Subscribed) -> None:
-        """Let consumers of a subscription go by its new tags and condition."""
+        """Apply new tags and a new condition to the consumers of a subscription."""
         for consumer in self._consumers(client).values():
             if consumer.subscribed.number == subscribed.number:
                 consumer.subscribed = subscribed
 
     def lost(self, client: Client) -> None:
-        """The connection is gone: what is unacknowledged goes to the group again."""
+        """Handle the end of a connection: return its unacknowledged messages to the group."""
         for consumer in list(self._consumers(client).values()):
             self.finish(consumer, failed=True)
 
     def writable(self, client: Client) -> None:
-        """The client can be sent more."""
+        """Continue to send to a client that has room again."""
         for consumer in self._consumers(client).values():
             self.groups.wake(consumer)
 
     def overdue(self, now: float) -> None:
-        """Refuse each CONSUME with ONCE whose time is up."""
+        """Refuse each CONSUME with ONCE that has reached its deadline."""
         while self._waiting and (consumer := next(iter(self._waiting))).deadline <= now:
             consumer.end(spec5.NO_MATCHING_SUBSCRIBERS)
 

@@ -1,9 +1,10 @@
 """Consumer groups: queues of members, deliveries, redeliveries (docs/protocols/fmq.md, section 4).
 
-A queue of a topic is a ``Lane`` of each group that consumes it. It belongs to one member, which gets its messages in
-order. When members come and go, the lanes are spread anew. A lane that is to move gets no more messages until all of it
-is acknowledged, so that no two members work on it. If its owner acknowledges nothing for a while, the owner gets more
-messages, and the lane moves after those that were unacknowledged then.
+A queue of a topic is a ``Lane`` of each group that consumes it. A lane belongs to one member, which receives its
+messages in order. When members join or leave, the lanes are redistributed. A lane moves only after all its messages are
+acknowledged, and gets no new ones until then, so that two members never work on the same lane. If its owner
+acknowledges nothing for a while, the owner gets more messages, and the lane moves after those that were unacknowledged
+then.
 """
 
 import abc
@@ -21,12 +22,12 @@ from headwater_host.hub.storage import Delivery, Message, Store
 from headwater_host.hub.topics import Subscriptions
 from headwater_host.hub.turns import Steps, Turns
 
-#: Seconds that a lane that is to move waits for an acknowledgement, at first, before its owner gets more of it.
+#: Initial seconds that a moving lane waits for an acknowledgement before its owner gets more messages.
 PATIENCE = 1.0
-#: Messages that are handed out in a turn of the event loop, and of a lane at once.
+#: Messages delivered in one turn of the event loop, and at once from one lane.
 _TURN = 256
 _AT_ONCE = 32
-#: Topics or lanes that are looked at in a step.
+#: Topics or lanes processed in one step.
 _PACE = 16
 
 _logger = logging.getLogger("headwater.hub")
@@ -52,13 +53,13 @@ class Lane:
         self.queue = queue
         self.owner: Member | None = None
         self.heir: Member | None = None
-        #: Whether its deadlines are watched.
+        #: True if its deadlines are checked.
         self.watched = False
         #: Unacknowledged messages by sequence number, in the order of delivery.
         self.open: OrderedDict[int, Opening] = OrderedDict()
-        #: Whether the owner may still have it.
+        #: True if the owner is still allowed to have it.
         self.stays = True
-        #: Unacknowledged messages that hold up the move: while there are any, the owner gets more.
+        #: Unacknowledged messages that delay the move; until they are acknowledged, the owner gets more.
         self.stuck: set[int] = set()
         #: Seconds without an acknowledgement before that.
         self.patience = PATIENCE
@@ -78,33 +79,33 @@ class Member(abc.ABC):
         """Return the filters of its topics."""
 
     def may_have(self, topic: str) -> bool:
-        """Return whether it may have lanes of a topic that its filters match."""
+        """Return whether the member may have lanes of a topic that its filters match."""
         return True
 
     def may_take(self, topic: str) -> bool:
-        """Return whether messages of one of its lanes may be handed to it now. If not, they stay for it."""
+        """Return whether messages of one of its lanes may be delivered to it now. If not, they wait for it."""
         return True
 
     @abc.abstractmethod
     def room(self) -> int:
-        """Return how many messages it can take now."""
+        """Return the number of messages that it can take now."""
 
     @abc.abstractmethod
     def hand(self, lane: Lane, delivery: Delivery) -> bool:
-        """Take a message; return whether it is unacknowledged now. If not, it is done."""
+        """Send a message. Return whether it needs an acknowledgement; otherwise it is completed."""
 
     def closed(self, lane: Lane, seq: int, ident: bytes) -> None:  # noqa: B027  # most keep nothing of it
-        """Note that a message is not unacknowledged any more."""
+        """Record that a message is no longer unacknowledged."""
 
 
 class _Pace:
-    """Makes a step of several small ones."""
+    """Combines several small steps into one."""
 
     def __init__(self) -> None:
         self._count = 0
 
     def step(self) -> Sequence[None]:
-        """Return what to yield: mostly nothing."""
+        """Return the values to yield: usually none."""
         self._count += 1
         return () if self._count % _PACE else (None,)
 
@@ -121,9 +122,9 @@ class Group:
         self._given: dict[Key, Member] = {}
         #: The filters of all members.
         self.patterns: set[str] = set()
-        #: Whether there was no room for one of its topics; logged once.
+        #: True if there was no room for one of its topics, which is logged once.
         self._crowded = False
-        #: Whether its lanes are being spread.
+        #: True while its lanes are being distributed.
         self.is_spreading = False
 
     def join(self, member: Member) -> None:
@@ -132,7 +133,7 @@ class Group:
         self._groups.spread(self)
 
     def leave(self, member: Member, *, failed: bool) -> None:
-        """Remove a member; its lanes go to the others. ``failed``: its unacknowledged messages count a try."""
+        """Remove a member; its lanes go to the others. ``failed``: its unacknowledged messages count a delivery."""
         if member not in self.members:
             return
         del self.members[member]
@@ -143,7 +144,7 @@ class Group:
         self._groups.spread(self)
 
     def give_up(self, lane: Lane, *, failed: bool) -> None:
-        """Have everything unacknowledged on a lane redelivered."""
+        """Redeliver all unacknowledged messages of a lane."""
         opened = list(lane.open)
         for seq in opened:
             self._close(lane, seq)
@@ -153,7 +154,7 @@ class Group:
             self._store.rewind(self.name, lane.topic, lane.queue)
 
     def spread(self) -> Steps:
-        """Give each lane its member. Members and topics may come and go meanwhile: then the group is spread again."""
+        """Assign each lane to a member. If members or topics change meanwhile, the lanes are distributed again."""
         members = list(self.members)
         self._groups.index(self, {pattern for member in members for pattern in member.patterns()})
         matched: dict[str, list[str]] = {}
@@ -186,7 +187,7 @@ class Group:
             yield from pace.step()
 
     def _give(self, key: Key, heir: "Member | None", able: Sequence["Member"]) -> None:
-        """Let a lane move to its heir. ``able``: the members that may have it."""
+        """Move a lane to its heir. ``able`` are the members that may have it."""
         topic = self._store.topics.get(key[0])
         if topic is None or key[1] >= len(topic.queues) or (heir is not None and heir not in self.members):
             return
@@ -196,14 +197,14 @@ class Group:
                 return
             lane = self.lanes[key] = Lane(self, *key)
         lane.heir = heir
-        # Most often the owner is the heir, and a search of all members is saved.
+        # Usually the owner is the heir, which saves a search of all members.
         lane.stays = lane.owner is not None and (lane.owner is heir or lane.owner in able)
         if not lane.stays:
             lane.stuck.clear()
         self._settle(lane)
 
     def take_in(self, topics: Iterable[str]) -> Steps:
-        """Take topics that are new or have grown. The group has one member, so nothing else moves."""
+        """Add topics that are new or have grown. The group has one member, so nothing else moves."""
         for topic in topics:
             member = next(iter(self.members), None)
             if member is None:
@@ -218,7 +219,7 @@ class Group:
             yield None
 
     def _attach(self, topic: str) -> bool:
-        """Let the group consume a topic; return whether there is room. If not, its other topics go on."""
+        """Let the group consume a topic. Return whether there is room; if not, its other topics continue."""
         try:
             self._store.attach(self.name, topic)
         except RefusedError as error:
@@ -232,7 +233,7 @@ class Group:
         """Give a lane to its heir, if nothing on it is unacknowledged."""
         heir, owner = lane.heir, lane.owner
         if owner is heir:
-            # It may have been about to move and missed messages meanwhile.
+            # The lane may have paused for a move and missed messages.
             self._rest(lane)
             self.wake(lane)
         elif owner is not None and not lane.stuck:
@@ -252,14 +253,14 @@ class Group:
             self.lanes.pop((lane.topic, lane.queue), None)
 
     def _rest(self, lane: Lane) -> None:
-        """Note that a lane is not about to move."""
+        """Record that a lane is not about to move."""
         lane.stuck.clear()
         lane.patience = PATIENCE
         self._groups.draining.pop(lane, None)
 
     def stall(self, lane: Lane) -> None:
-        """Let the owner of a lane that is to move go on until all that is unacknowledged now is acknowledged: it has
-        acknowledged nothing for too long. The wait doubles each time, so that the lane moves in the end."""
+        """Let the owner of a moving lane continue until all messages that are unacknowledged now are acknowledged: it
+        has acknowledged nothing for too long. The wait doubles each time, so that the lane moves in the end."""
         lane.stuck.update(lane.open)
         lane.patience *= 2
         self.wake(lane)
@@ -270,7 +271,7 @@ class Group:
             lane.owner.ready.pop(lane, None)
 
     def wake(self, lane: Lane) -> None:
-        """Note that a lane may have messages."""
+        """Record that a lane may have messages."""
         owner = lane.owner
         if owner is not None and (lane.heir is owner or lane.stuck):
             owner.ready[lane] = None
@@ -295,7 +296,7 @@ class Group:
                 self._groups.wake(owner)
 
     def back(self, lane: Lane, seq: int) -> None:
-        """Have a message redelivered, or moved to the dead letters."""
+        """Redeliver a message, or move it to the dead-letter topic."""
         if seq in lane.open:
             self._close(lane, seq)
             self._store.give_back(self.name, lane.topic, lane.queue, [seq], time_ns=self._store.age.now())
@@ -316,20 +317,20 @@ class Group:
 
 
 class Groups:
-    """All groups, and what is handed out to their members in each turn of the event loop."""
+    """All groups; delivers messages to their members in each turn of the event loop."""
 
     def __init__(self, store: Store, loop: asyncio.AbstractEventLoop, turns: Turns):
         self.store = store
         self._loop = loop
         self._turns = turns
         self.by_name: dict[str, Group] = {}
-        #: Groups to spread: because of these topics only, or for another reason (None).
+        #: Groups to redistribute: because of these topics only, or for another reason (None).
         self._unsettled: dict[Group, dict[str, None] | None] = {}
-        #: Whether ``_spread`` is called soon.
+        #: True if ``_spread`` is called soon.
         self._is_soon = False
         #: Groups by the filters of their members.
         self._index: Subscriptions[Group] = Subscriptions()
-        #: Lanes that are to move, and how long they wait for an acknowledgement.
+        #: Moving lanes, and the time for which they wait for an acknowledgement.
         self.draining: dict[Lane, float] = {}
         #: Lanes with unacknowledged messages, by their next deadline.
         self._due: list[tuple[float, int, Lane]] = []
@@ -346,7 +347,7 @@ class Groups:
         return found
 
     def attach(self, name: str, pattern: str) -> Steps:
-        """Let a group consume all topics of a filter, from their oldest messages. Raises RefusedError: then none."""
+        """Let a group consume all topics of a filter, from the oldest messages on, or raise RefusedError."""
         store = self.store
         fresh: list[str] = []
         try:
@@ -402,7 +403,7 @@ class Groups:
         return list(dict.fromkeys([*self._index.match(topic), *self._unsettled]))
 
     def wake(self, member: Member) -> None:
-        """Hand messages to a member at the end of this turn: it may have some, or room again."""
+        """Deliver messages to a member at the end of this turn: it may have new ones, or room again."""
         if not member.busy:
             member.busy = True
             self._busy.append(member)
@@ -411,7 +412,7 @@ class Groups:
                 self._loop.call_soon(self._hand_out)
 
     def _hand_out(self) -> None:
-        """Hand out messages, to one member after the other; the rest in the next turn."""
+        """Deliver messages to each member in turn; the rest in the next turn."""
         left = _TURN
         try:
             while self._busy and left > 0:
@@ -426,7 +427,7 @@ class Groups:
                 self._loop.call_soon(self._hand_out)
 
     def _pump(self, member: Member, left: int) -> int:
-        """Hand a member at most ``left`` messages, as far as it has room; return how many are left for others."""
+        """Deliver at most ``left`` messages to a member that has room. Return the number left for others."""
         store = self.store
         while member.ready and (room := min(member.room(), left)) > 0:
             lane = next(iter(member.ready))
@@ -447,7 +448,7 @@ class Groups:
         return left
 
     def stored(self, messages: list[Message]) -> None:
-        """Wake the members that get messages which are on the disk now."""
+        """Wake the members with messages that are now on disk."""
         topics = self.store.topics
         for topic, queue in {(message.topic, message.queue) for message in messages}:
             found = topics.get(topic)
@@ -458,7 +459,7 @@ class Groups:
                     lane.group.wake(lane)
 
     def topic_made(self, topic: str) -> None:
-        """Spread the groups of a topic that is new or has grown."""
+        """Redistribute the groups of a topic that is new or has grown."""
         for group in dict.fromkeys(self._index.match(topic)):
             self.spread(group, topic)
 
@@ -473,7 +474,7 @@ class Groups:
     # -- time --------------------------------------------------------------------------------------------------------
 
     def watch(self, lane: Lane, deadline: float) -> None:
-        """Look at a lane at this deadline, unless it is watched already."""
+        """Check a lane at this deadline, unless it is checked already."""
         if not lane.watched:
             lane.watched = True
             self._pushed += 1
@@ -484,7 +485,7 @@ class Groups:
         self.draining.setdefault(lane, self._loop.time() + lane.patience)
 
     def overdue(self, now: float) -> None:
-        """Have messages redelivered whose deadline is over."""
+        """Redeliver messages that have reached their deadline."""
         for lane in [lane for lane, until in self.draining.items() if until <= now]:
             del self.draining[lane]
             lane.group.stall(lane)

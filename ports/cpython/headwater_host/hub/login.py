@@ -19,7 +19,7 @@ from headwater_host.hub.wills import HUB, Wills
 
 #: Characters of the longest client id.
 LONGEST_ID = 256
-#: A client is disconnected after so many times its keep-alive (MQTT 5.0, 3.1.2.10).
+#: A silent client is disconnected after this multiple of its keep-alive (MQTT 5.0, 3.1.2.10).
 _PATIENCE = 1.5
 #: The longest keep-alive, in seconds: a lifetime. Longer ones count as this one.
 _LONGEST_KEEP_ALIVE = 1 << 32

@@ -14,7 +14,7 @@ class Origin(Protocol):
 
 
 class Observer(Protocol):
-    """What the hub reports to a program that embeds it. All methods are called in the event loop's thread, in order."""
+    """The hub's events for a program that embeds it. All methods are called in the event loop's thread, in order."""
 
     def published(self, connection: Origin | None, frame: bytes) -> None:
         """Take a PUBLISH that the hub has accepted, new or duplicate. ``connection`` is None for a will, whose frame

@@ -28,12 +28,12 @@ _GROWS = 32
 
 
 class Backpressure(Protocol):
-    """Something that publishers wait for while it is behind."""
+    """A consumer of messages for which publishers wait while it cannot keep up."""
 
     is_behind: bool
 
     def after(self, done: Callable[[], None]) -> None:
-        """Call ``done`` when it is not behind any more."""
+        """Call ``done`` once it has caught up."""
 
 
 def check_size(size: int, limit: int) -> None:

@@ -1,4 +1,4 @@
-"""What the hub refuses: every reason code, what it answers, and when. docs/hub.md shows the table.
+"""Every refusal of the hub: reason code, answered request, and cause. docs/hub.md shows the table.
 
 A test compares the codes and modules of the rows with those that the code uses, so a new refusal needs a row.
 """

@@ -63,7 +63,7 @@ class Registry:
             self.require(pattern)
 
     def register(self, name: str, queues: int) -> None:
-        """Register a topic, or let it grow to so many queues. Raises RefusedError."""
+        """Register a topic, or let it grow to the given number of queues. Raises RefusedError."""
         if self._store.register(name, queues):
             self._added(name)
 

@@ -17,13 +17,13 @@ _WISH = 4
 
 
 def _values(f: Frame, most: int) -> list[Any]:
-    """Return the first fields, at most so many."""
+    """Return at most the given number of fields."""
     buf = bytes(f.buf)
     return [decode_at(buf, f.at[n], f.end)[0] for n in range(min(f.count, most))]
 
 
 def _rest(f: Frame, count: int) -> bytes:
-    """Return what follows so many fields."""
+    """Return the bytes after the given number of fields."""
     return bytes(f.buf[f.at[count] : f.end]) if f.count > count else b""
 
 

@@ -66,7 +66,7 @@ class Responder:
 
     @property
     def reads(self) -> bool:
-        """Whether a call can be sent to it now."""
+        """True if a call can be sent to it now."""
         connection = self.client.connection
         return connection is not None and connection.writable and not self.waiting
 

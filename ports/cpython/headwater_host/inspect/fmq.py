@@ -28,7 +28,7 @@ class MalformedFrameError(MalformedError):
 
 
 def frames(data: bytes) -> Iterator[tuple[int, int, Fields]]:
-    """Yield the frames in ``data``, of both directions: offset, size and fields. Raises MalformedError behind the last
+    """Yield the frames in ``data``, of both directions: offset, size and fields. Raises MalformedError after the last
     good one; ``truncated``, with the input's length, when it ends inside a frame."""
     f = Frame(data, LONGEST)
     at = 0

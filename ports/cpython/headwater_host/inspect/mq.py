@@ -30,7 +30,7 @@ _ORDERS = [273, 546, 785, 1041]
 
 
 class Writing(NamedTuple):
-    """How the first header is written, as far as that is known."""
+    """The known properties of the first header's byte order and character set."""
 
     big: bool | None = None
     ccsid: int | None = None
@@ -64,7 +64,7 @@ class MalformedHeaderError(MalformedError):
 
 
 def _wrong(header: Header) -> str:
-    """What stands in the field that is wrong, and what must. All that can be wrong have 4 bytes."""
+    """Return the found and the required value of an invalid field, which always has 4 bytes."""
     layout = header.layout
     found = bytes(header.buf[header.bad_at : header.bad_at + 4])
     if header.bad_field == "StrucId":
@@ -96,7 +96,7 @@ def extension(data: bytes, known: Writing = _UNKNOWN) -> Frames:
 
 
 def chain(data: bytes, known: Writing = _UNKNOWN, form: str | None = None) -> Frames:
-    """The headers that ``data`` begins with, and what is behind them. ``form``, a Format, says what the first is."""
+    """Yield the headers of ``data``, then the data after them. ``form``, a Format, names the first header."""
     given = None if form is None else form.ljust(8).encode("latin-1")
     header = Header(data)
     ways = [(form, *_writing(header, layout, known)) for layout, form in _FIRST if given in (None, form)]
@@ -119,7 +119,7 @@ def chain(data: bytes, known: Writing = _UNKNOWN, form: str | None = None) -> Fr
 
 
 def _writing(header: Header, layout: Layout, known: Writing) -> tuple[bool, int]:
-    """How a header is written: what is not known is as it makes the most sense. EBCDIC is taken for 500."""
+    """Return byte order and character set of a header; unknown ones are guessed. EBCDIC is read as 500."""
     orders = (False, True) if known.big is None else (known.big,)
     sets = (819, 500) if known.ccsid is None else (known.ccsid,)
     ways = [(big, ccsid) for ccsid in sets for big in orders]
@@ -127,7 +127,7 @@ def _writing(header: Header, layout: Layout, known: Writing) -> tuple[bool, int]
 
 
 def _understood(header: Header, layout: Layout, big: bool, ccsid: int) -> int:
-    """How far a header is one when it is written so."""
+    """Return the number of valid bytes of a header with this byte order and character set."""
     end = header.look(layout, 0, len(header.buf), big, ccsid)
     return end if end >= 0 else header.bad_at
 

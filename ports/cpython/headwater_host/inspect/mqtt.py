@@ -28,7 +28,7 @@ Frame = tuple[int, int, Fields]
 
 
 def mqtt_frames(data: bytes, version: str = "3.1.1") -> Iterator[Frame]:
-    """Yield the control packets in ``data``, of both directions. Raises MalformedError behind the last good one.
+    """Yield the control packets in ``data``, of both directions. Raises MalformedError after the last good one.
 
     When the input ends inside a packet the reason is ``truncated`` and the offset is the input's length.
     """

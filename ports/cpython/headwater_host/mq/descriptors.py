@@ -192,7 +192,7 @@ class QueueManagerSettings(NamedTuple):
 
     @property
     def big(self) -> bool:
-        """Whether integers are big-endian."""
+        """True if integers are big-endian."""
         return self.encoding & CMQC.MQENC_INTEGER_MASK == CMQC.MQENC_INTEGER_NORMAL
 
     @property

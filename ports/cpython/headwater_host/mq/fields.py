@@ -23,7 +23,7 @@ HIGHEST = 999_999_999
 MAX_PRIORITY = 9
 #: The largest message of IBM MQ, in bytes; a channel, a queue manager and a queue may allow less.
 LARGEST = 100 << 20
-#: The largest message that always fits into a dead-letter queue: behind an MQDLH and, if it is a segment, an MQMDE.
+#: The largest message that always fits into a dead-letter queue: after an MQDLH and, if it is a segment, an MQMDE.
 LARGEST_DEAD = LARGEST - CMQC.MQDLH_CURRENT_LENGTH - CMQC.MQMDE_CURRENT_LENGTH
 
 _FLAGS = CMQC.MQRC_MSG_FLAGS_ERROR, "MsgFlags"

@@ -1,7 +1,7 @@
 """Rules of MQPUT: an MQMDE in the data, dead letters, numbers of groups and segments, segmentation.
 
 No I/O. ``read`` interprets the message, ``number`` assigns GroupId, MsgSeqNumber and Offset on a queue handle,
-``split`` segments a message, ``dead_letter`` handles segments behind an MQDLH. Errors are MQMIError.
+``split`` segments a message, ``dead_letter`` handles segments after an MQDLH. Errors are MQMIError.
 """
 
 from collections.abc import Callable, Iterator
@@ -164,12 +164,12 @@ def _refuse(
 
 
 def is_dead_letter(md: MD) -> bool:
-    """Tell whether a message is a segment behind an MQDLH."""
+    """Return whether a message is a segment after an MQDLH."""
     return bool(md.MsgFlags & SEGMENT) and md.Format == CMQC.MQFMT_DEAD_LETTER_HEADER
 
 
 def dead_letter(md: MD, data: memoryview, settings: QueueManagerSettings) -> "tuple[MD, bytes] | None":
-    """Return descriptor and data of a segment behind an MQDLH as stored, with an MQMDE between MQDLH and data.
+    """Return descriptor and data of a segment after an MQDLH as stored, with an MQMDE between MQDLH and data.
 
     Returns None for other messages. Raises MQRC_DLH_ERROR if there is no MQDLH.
     """
@@ -216,7 +216,7 @@ class Place(NamedTuple):
     flags: int
     persistence: int
     syncpoint: bool
-    #: Whether the last call requested logical order.
+    #: True if the last call requested logical order.
     ordered: bool
 
     @property

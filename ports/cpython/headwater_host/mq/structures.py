@@ -50,7 +50,7 @@ class Found(NamedTuple):
 
 
 class Data(NamedTuple):
-    """The data behind the headers of a chain: the offset, and Format, Encoding and CodedCharSetId of the last header.
+    """The data after the headers of a chain: the offset, and Format, Encoding and CodedCharSetId of the last header.
 
     ``ccsid`` is resolved as in ``headwater.ibmmq.chain``.
     """
@@ -125,7 +125,7 @@ def _front(layout: Layout, big: bool, ebcdic: bool) -> bytes:
 
 
 def check(layout: Layout, data: Bytes, at: int = 0, *, big: bool, ccsid: int) -> int:
-    """Check StrucId, Version, StrucLength and length of the header at ``at``; return the offset behind it.
+    """Check StrucId, Version, StrucLength and length of the header at ``at``; return the offset after it.
 
     Raises HeaderError.
     """
@@ -215,7 +215,7 @@ def _value(value: object, size: int, kind: str, ccsid: int) -> int | bytes:
 def walk(
     data: Bytes, at: int = 0, *, big: bool, ccsid: int, format: str | None = None
 ) -> tuple[list[Found], Data]:
-    """Decode a chain of headers from ``at`` on; return them and the data behind. Raises HeaderError.
+    """Decode a chain of headers from ``at`` on; return them and the data after. Raises HeaderError.
 
     The first header is an MQXQH or MQMD, or the one that ``format`` names.
     """

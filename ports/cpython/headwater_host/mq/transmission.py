@@ -17,7 +17,7 @@ def wrap(
     """Return the data of a message on a transmission queue. ``md`` is the stored descriptor, of version 2.
 
     The order is MQXQH, MQMDE, MQDLH if ``md`` has group or segment fields, and MQXQH, MQDLH, MQMDE if
-    ``put.dead_letter`` has moved them behind the MQDLH.
+    ``put.dead_letter`` has moved them after the MQDLH.
     """
     inner, body = get.returned(md, data, CMQC.MQMD_VERSION_1, settings)
     fields = {"RemoteQName": text(remote_q), "RemoteQMgrName": text(remote_q_mgr)}

@@ -133,7 +133,7 @@ class FastPath:
         return i
 
     def _take_usual(self, s: ClientSession, data: bytes, i: int, end: int) -> int:
-        """Take a frequent frame: the offset behind it; ``i`` if the core must take it; negative on an error."""
+        """Handle a frequent frame. Return the offset after it, ``i`` to leave it to the core, or a negative error."""
         f = s.frame
         stop = usual(f, data, i, end)
         if not stop or stop - i > s.rx.capacity or s.tx_size - s.tx_end < ANSWER_SIZE:

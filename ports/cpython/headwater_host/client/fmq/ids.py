@@ -66,7 +66,7 @@ class ClockIdMaker(IdMaker):
             self._keep(self._process, self._ceiling)
 
     def set_time(self, buf: "Bytes", at: int, end: int, now_ms: int) -> int:
-        """Set the hub's time, which is used if it is ahead of ours and not absurd: 0 or E_ARGUMENT."""
+        """Set the hub's time. It is used if plausible and later than the local time. Return 0 or E_ARGUMENT."""
         hub = int.from_bytes(buf[at:end], "little")
         if end - at != 8 or hub > _LAST:
             return E_ARGUMENT

@@ -74,7 +74,7 @@ class Message:
         self.subscription = subscription
         #: The session's number for the acknowledgement, 0 if none is needed.
         self.receipt = receipt
-        #: Whether it needs no acknowledgement any more.
+        #: True if it needs no acknowledgement any more.
         self.acknowledged = acknowledge is None
         self._acknowledge = acknowledge
 

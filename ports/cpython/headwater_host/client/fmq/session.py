@@ -76,7 +76,7 @@ class HostSession(ClientSession):
 
     @property
     def auto_ack(self) -> bool:
-        """Whether pushed messages are acknowledged automatically; the program acknowledges those of consumers."""
+        """True if pushed messages are acknowledged automatically; the program acknowledges those of consumers."""
         return self._auto_ack and self.source == 0
 
     @auto_ack.setter

@@ -19,7 +19,7 @@ _PROPERTY = 3
 class HostIncomingAliases(IncomingAliases):
     """The core's table, with a dictionary for ``count`` topics.
 
-    The topic of the packet at hand is copied behind the receive buffer, where the core expects it.
+    The topic of the current packet is copied after the receive buffer, where the core expects it.
     """
 
     def __init__(self, count: int):
@@ -31,7 +31,7 @@ class HostIncomingAliases(IncomingAliases):
         self._topics: dict[int, bytes] = {}
 
     def attach(self, rx: RxBuf) -> None:
-        """Use the room behind a receive buffer."""
+        """Use the bytes after a receive buffer."""
         self._rx = rx
 
     def clear(self) -> None:

@@ -32,7 +32,7 @@ def filters_of(filters: object, qos: int = 0) -> list[tuple[str, int]]:
 
 
 def _is_pair(value: Any) -> bool:
-    """Whether it is a filter and its QoS, and not two filters."""
+    """Return whether this is a filter and its QoS rather than two filters."""
     return (
         isinstance(value, tuple | list)
         and len(value) == 2

@@ -57,7 +57,7 @@ class Message:
         self.mid = mid
         #: The number of the connection over which it arrived.
         self.epoch = epoch
-        #: Whether it needs no acknowledgement any more.
+        #: True if it needs no acknowledgement any more.
         self.acknowledged = acknowledge is None
         self._acknowledge = acknowledge
         self.properties = properties

@@ -151,7 +151,7 @@ class HostClientSession(ClientSession):
 
     @property
     def auto_ack(self) -> bool:
-        """Whether a message at QoS 1 or 2 is acknowledged when its handler returns."""
+        """True if a message at QoS 1 or 2 is acknowledged when its handler returns."""
         return self.acks.automatic
 
     @auto_ack.setter
@@ -397,7 +397,7 @@ class HostServerSession(ServerSession):
 def frame_start(packet: Packet) -> int:
     """Return where the PUBLISH in ``packet`` begins: the whole packet is ``buf[frame_start(packet):packet.end]``.
 
-    The topic is two bytes behind the fixed header. Its length bytes, except the last, have bit 7 set, which the first
+    The topic is two bytes after the fixed header. Its length bytes, except the last, have bit 7 set, which the first
     byte of PUBLISH has not.
     """
     buf = packet.buf

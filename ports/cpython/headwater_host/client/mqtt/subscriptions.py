@@ -36,7 +36,7 @@ from headwater_host.topics import filter_bytes
 
 #: Filters in a packet: the limit of AWS IoT Core.
 MOST = 8
-#: After so many connections that a filter has ended it is left out of the next one.
+#: A filter that has ended this number of connections is left out of the next one.
 ENOUGH = 3
 # Requests that the session lets wait for their answers at a time.
 _REQUESTS = 8
@@ -53,20 +53,20 @@ class _Filter:
     #: QoS and options, or -1 to unsubscribe; and the properties of its packet.
     options: int
     block: bytes
-    #: Whether to subscribe again when the broker has lost the session.
+    #: True if to subscribe again when the broker has lost the session.
     again: bool = False
     #: The broker's reason code, None until it arrives, and its reason string.
     code: int | None = None
     why: str = ""
     #: Why it was not sent.
     error: ArgumentError | None = None
-    #: Whether a connection has ended before the answer; how many in a row since then.
+    #: True if a connection has ended before the answer; how many in a row since then.
     alone: bool = False
     ended: int = 0
 
     @property
     def is_granted(self) -> bool:
-        """Whether the broker has granted it."""
+        """True if the broker has granted it."""
         return self.code is not None and self.code < _REFUSED
 
     def refuse(self, why: str, error: ArgumentError | None = None) -> None:

@@ -1,4 +1,4 @@
-"""Numbers of the storage itself: its age time, how often it was opened, and how far back its changes are kept."""
+"""Counters of the storage itself: its age time, the number of times it was opened, and the oldest change kept."""
 
 import json
 
@@ -24,7 +24,7 @@ class Counters:
         renewed = found.get("renewed", "")
         try:
             self.age = AgeClock(kept, clocks)
-            #: Messages up to this change have a time by the wall clock; they count as of this age time.
+            #: Messages up to this change have a time by the wall clock; their age counts from this age time.
             self.renewed = (0, 0)
             if renewed:
                 last, at = json.loads(renewed)
@@ -43,7 +43,7 @@ class Counters:
 
     @property
     def is_due(self) -> bool:
-        """Whether the age time is to be written with the next transaction."""
+        """True if the age time is to be written with the next transaction."""
         return self.age.is_due or not self._is_aged
 
     def settle(self) -> None:
@@ -56,7 +56,7 @@ class Counters:
         self._is_aged = True
 
     def forget_changes(self, keep: int, most: int) -> bool:
-        """Forget changes beyond the last ``keep``, at most so many; return whether there are more."""
+        """Remove changes before the last ``keep``, at most ``most`` at once. Return whether there are more."""
         too_many = self._writer.seq - keep - self.followed
         if too_many > keep // 10:
             self.followed += min(too_many, most)

@@ -8,7 +8,7 @@ from headwater_host.hub.storage.records import COLUMNS, Change, Seen, message, u
 
 
 def changes(db: sqlite3.Connection, names: dict[int, str], after: int, limit: int) -> list[Change]:
-    """Return at most ``limit`` changes behind a sequence number. A removed message is only a "seen" id."""
+    """Return at most ``limit`` changes after a sequence number. A removed message is only a "seen" id."""
     wanted = (after, limit)
     found = [
         Change(seq, kind, tuple(json.loads(body)))

@@ -79,7 +79,7 @@ class Positions:
         return True
 
     def give_back(self, group: str, name: str, queue: int, seq: int) -> int:
-        """Have a message redelivered; return how often it came back, 0 if it was not handed out."""
+        """Redeliver a message. Return its number of failed deliveries, 0 if it was not delivered."""
         position = self.find(group, name, queue)
         tries = position.give_back(seq) if position is not None else 0
         if tries:
@@ -95,7 +95,7 @@ class Positions:
 
     @property
     def is_crowded(self) -> bool:
-        """Whether so many positions are to be written that attaching more is to wait for the next transaction."""
+        """True if attaching must wait for the next transaction because too many positions have to be written."""
         return len(self._moved) >= CROWD
 
     def settle(self) -> None:

@@ -59,12 +59,12 @@ class Queue:
         self.bytes += sum(sizes)
 
     def after(self, seq: int, limit: int) -> list[int]:
-        """Return the first messages behind a sequence number, at most ``limit``."""
+        """Return the first messages after a sequence number, at most ``limit``."""
         at = bisect_right(self._seqs, seq, self._head)
         return self._seqs[at : at + limit].tolist()
 
     def behind(self, seq: int) -> int:
-        """Return how many messages are behind a sequence number."""
+        """Return how many messages are after a sequence number."""
         return len(self._seqs) - bisect_right(self._seqs, seq, self._head)
 
     def older_than(self, time_ns: int, limit: int) -> int:
@@ -91,9 +91,9 @@ class Queue:
 class Position:
     """A group's position in a queue.
 
-    Messages up to ``through`` are acknowledged unless they are in ``pending``; none behind it is. ``pending`` holds the
+    Messages up to ``through`` are acknowledged unless they are in ``pending``; none after it is. ``pending`` holds the
     unacknowledged messages that were handed out, in order; True: the message came back and is redelivered first.
-    ``tries`` counts how often a message came back.
+    ``tries`` counts failed deliveries.
 
     The file holds ``through``, and a row for each message that came back, or that is passed over by ``through`` and not
     acknowledged. So what is written for a message does not depend on how many others stay unacknowledged.
@@ -117,7 +117,7 @@ class Position:
         self.pending: OrderedDict[int, bool] = OrderedDict()
         self._returned: list[int] = []
         self._cursor = through
-        #: What was handed out behind ``through``, acknowledged or not. Most places are idle, and have none of it.
+        #: What was handed out after ``through``, acknowledged or not. Most places are idle, and have none of it.
         self._ahead: deque[int] | None = None
         #: ``through`` as it is in the file, the messages that have a row there, and those whose row may have changed.
         self._written = -1
@@ -146,7 +146,7 @@ class Position:
         return queue.behind(self._cursor) + sum(seq >= queue.first for seq in self.pending)
 
     def take(self, queue: Queue, limit: int, durable: int) -> list[int]:
-        """Return the messages to hand out next, at most ``limit``, none behind ``durable``."""
+        """Return the messages to hand out next, at most ``limit``, none after ``durable``."""
         found: list[int] = []
         while self._returned and len(found) < limit:
             seq = heappop(self._returned)
@@ -186,7 +186,7 @@ class Position:
         return True
 
     def give_back(self, seq: int) -> int:
-        """Have a message redelivered; return how often it came back, 0 if it was not handed out."""
+        """Redeliver a message. Return its number of failed deliveries, 0 if it was not delivered."""
         if self.pending.get(seq) is not False:
             return 0
         self.pending[seq] = True

@@ -38,7 +38,7 @@ CREATE TABLE wills (process INTEGER PRIMARY KEY, body TEXT, crc INTEGER);
 """
 
 #: What each kind of change does to the file. Its values are ?1, ?2 and so on; where a row is written they are its
-#: columns, and the checksum is behind them. (Messages, and the trimming of queues, are in ``writer``.)
+#: columns, and the checksum is after them. (Messages, and the trimming of queues, are in ``writer``.)
 STATEMENTS = {
     "counter": ("INSERT OR REPLACE INTO counters VALUES (?, ?, ?)",),
     "register": ("INSERT OR REPLACE INTO topics VALUES (?, ?, ?, ?)",),

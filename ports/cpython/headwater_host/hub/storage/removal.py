@@ -13,7 +13,7 @@ SWEPT = 2_000
 
 
 class Removal:
-    """What is to be removed: from queues, up to a sequence number; and all queues of deleted topics."""
+    """Pending removals: from queues, up to a sequence number; and all queues of deleted topics."""
 
     def __init__(self, topics: Topics, writer: Writer, cache: Cache):
         self._topics = topics
@@ -27,7 +27,7 @@ class Removal:
 
     @property
     def pending(self) -> bool:
-        """Whether there is anything to remove."""
+        """True if there is anything to remove."""
         return bool(self._done or self._leaving)
 
     def mark(self, topic: Topic, queue: int, through: int) -> None:

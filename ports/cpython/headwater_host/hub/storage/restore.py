@@ -143,7 +143,7 @@ def retained(file: File, names: dict[int, str]) -> Iterator[Message]:
 
 
 def ids(file: File, most: int) -> list[Seen]:
-    """Return the newest of the message ids that are remembered, at most so many, the oldest first."""
+    """Return the newest remembered message ids up to a limit, oldest first."""
     assert file.reader is not None
     found: list[list[Seen]] = []
     count = 0

@@ -45,7 +45,7 @@ class SeenIds:
         self._writer.wake()
 
     def forget_before(self, time_ns: int, most: int) -> bool:
-        """Forget the ids that came before a time, at most so many; return whether there may be more."""
+        """Remove ids from before a time, up to a limit. Return whether there may be more."""
         while most > 0 and self._order and self._order[0][2] < time_ns:
             self._forget()
             most -= 1

@@ -12,7 +12,7 @@ Side = Literal["received", "released", "retained"]
 
 @dataclass(frozen=True)
 class Subscription:
-    """What SUBSCRIBE asks for; ``serial`` is its number among the client's."""
+    """The fields of SUBSCRIBE; ``serial`` is its number among those of the client."""
 
     serial: int
     topic: str
@@ -23,7 +23,7 @@ class Subscription:
 
 @dataclass
 class Session:
-    """What is kept of a client. ``about`` is for the hub: any JSON object."""
+    """The stored state of a client. ``about`` is any JSON object of the hub."""
 
     client: str
     about: dict[str, Any]

@@ -1,4 +1,4 @@
-"""What the storage reports as metrics."""
+"""Metrics of the storage."""
 
 from collections.abc import Callable, Iterator
 

@@ -44,7 +44,7 @@ _LOOKED = 2_000
 
 
 class Delivery(NamedTuple):
-    """A message to hand out, and how often it came back so far."""
+    """A message to deliver, and its number of failed deliveries."""
 
     message: Message
     tries: int
@@ -146,7 +146,7 @@ class Store:
 
     @property
     def is_crowded(self) -> bool:
-        """Whether work that makes many changes is to wait for ``next_turn``."""
+        """True if work that makes many changes is to wait for ``next_turn``."""
         return self._writer.is_crowded or self._positions.is_crowded
 
     @property
@@ -189,7 +189,7 @@ class Store:
     # -- topics ------------------------------------------------------------------------------------------------------
 
     def register(self, name: str, queues: int = 1) -> bool:
-        """Make a topic with so many queues, or let it grow; return whether it changed. Raises RefusedError."""
+        """Create a topic with this number of queues, or let it grow. Return whether it changed. Raises RefusedError."""
         if not self.topics.check_growth(name, queues):
             return False
         self.names.add(name)
@@ -279,7 +279,7 @@ class Store:
                 raise RefusedError(spec5.QUOTA_EXCEEDED, f"there is no room in {topic.name!r}")
 
     def read(self, topic: str, queue: int, after: int, limit: int) -> list[Message]:
-        """Return messages of a queue behind a sequence number, at most ``limit``, without a group."""
+        """Return messages of a queue after a sequence number, at most ``limit``, without a group."""
         seqs = self.topics.named(topic).queues[queue].after(after, limit)
         return self._cache.read(topic, (seq for seq in seqs if seq <= self.durable))
 
@@ -357,7 +357,7 @@ class Store:
         return following is not None
 
     def changes(self, after: int, limit: int) -> list[Change]:
-        """Return what was written behind a sequence number, in order, for a follower. StorageError: changes are
+        """Return what was written after a sequence number, in order, for a follower. StorageError: changes are
         not kept so far back; the follower needs a copy of the file to begin with."""
         if after < self._counters.followed:
             raise StorageError(f"changes up to {self._counters.followed} are not kept any more")

@@ -14,8 +14,8 @@ DEAD = "$dead/"
 
 @dataclass(frozen=True)
 class Limits:
-    """What is kept, and how long; docs/hub.md explains each. Bytes are those of payloads, ids and tags, and for each
-    message 64 on disk, or ``records.HELD`` in memory."""
+    """Limits of stored messages and their age; docs/hub.md explains each. Bytes are those of payloads, ids and tags,
+    and for each message 64 on disk, or ``records.HELD`` in memory."""
 
     topics: int = 100_000
     #: Of one topic, and of all of them.
@@ -31,7 +31,7 @@ class Limits:
     age: float = 7 * 86400.0
     #: When a topic is full of messages that a group has not acknowledged: "refuse" the new one or "drop" the oldest.
     full: str = "refuse"
-    #: How often a message is handed out before it goes to the dead-letter topic.
+    #: Number of deliveries of a message before it goes to the dead-letter topic.
     tries: int = 10
     #: How many ids, and for how many seconds, are remembered to find duplicates: whichever comes first.
     ids: int = 100_000
@@ -42,7 +42,7 @@ class Limits:
     retained: int = 64 << 20
     #: Bytes of messages that may wait for the disk.
     waiting: int = 64 << 20
-    #: How many changes a follower may be behind.
+    #: The number of changes kept for followers.
     changes: int = 100_000
 
 
@@ -62,7 +62,7 @@ class Topic:
 
     @property
     def is_dead(self) -> bool:
-        """Whether it is a dead-letter topic."""
+        """True if it is a dead-letter topic."""
         return self.name.startswith(DEAD)
 
     def drop_through(self, queue: int, seq: int, limit: int) -> list[int]:
@@ -109,7 +109,7 @@ class Topics(dict[str, Topic]):
         self.queues += queues
 
     def check_growth(self, name: str, queues: int) -> bool:
-        """Return whether a topic is new or grows with so many queues. Raises RefusedError."""
+        """Return whether a topic is new or grows with this number of queues. Raises RefusedError."""
         check_topic(name)
         topic = self.get(name)
         if not 1 <= queues <= self._limits.queues:
@@ -124,14 +124,14 @@ class Topics(dict[str, Topic]):
         return True
 
     def check_room(self, queues: int, places: int) -> None:
-        """Raise RefusedError when there cannot be so many more queues, and places of groups."""
+        """Raise RefusedError if this number of queues and places of groups cannot be added."""
         if self.queues + queues > self._limits.all_queues:
             raise RefusedError(spec5.QUOTA_EXCEEDED, f"there are {self.queues} queues already")
         if self.places + places > self._limits.places:
             raise RefusedError(spec5.QUOTA_EXCEEDED, f"groups are in {self.places} queues already")
 
     def grow(self, name: str, number: int, queues: int) -> Topic:
-        """Return a topic with so many queues; it gets ``number`` if it is new."""
+        """Return a topic with this number of queues; it gets ``number`` if it is new."""
         topic = self.get(name)
         if topic is None:
             # The limit is not checked: there are at most as many dead-letter topics as others.

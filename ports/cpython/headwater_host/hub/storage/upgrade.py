@@ -15,7 +15,7 @@ def upgrade(db: sqlite3.Connection, version: int) -> None:
     """Upgrade a file of version 2 in one transaction. Raises ValueError when it does not hold what was written, and
     changes nothing then.
 
-    Version 2 kept a group's place in a queue as one row: the floor, and as JSON what was acknowledged behind it. A
+    Version 2 kept a group's place in a queue as one row: the floor, and as JSON what was acknowledged after it. A
     replica of this version does not know such changes, so it has to begin with a copy of the file.
     """
     db.execute("BEGIN IMMEDIATE")

@@ -72,7 +72,7 @@ class Batch:
         #: The messages, which can be handed out then, and the numbers of their topics.
         self.stored: list[Message] = []
         self.numbers: list[int] = []
-        #: Whether there is anything to write.
+        #: True if there is anything to write.
         self.open = False
         self.last = 0
         self.size = 0
@@ -165,7 +165,7 @@ class Writer:
 
     @property
     def is_crowded(self) -> bool:
-        """Whether work that makes many changes is to wait for the next transaction."""
+        """True if work that makes many changes is to wait for the next transaction."""
         return len(self.batch.changes) >= CROWD
 
     def change(self, kind: str, *values: Any) -> int:

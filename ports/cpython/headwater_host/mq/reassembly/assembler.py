@@ -98,7 +98,7 @@ class Assembler:
     """Holds incomplete messages and groups within limits.
 
     Times are in seconds of a clock that restarts and users do not set back: ``headwater_host.lifetime.AgeClock``.
-    Should it go back, the timeout begins anew.
+    If it goes back, the timeout restarts.
 
     Args:
         db: the SQLite connection of the store.
@@ -156,7 +156,7 @@ class Assembler:
         """Write all changes to the store. The caller commits. Outcomes are released."""
         self._holding.flush()
 
-    # -- the way in ------------------------------------------------------------------------------------------------
+    # -- receive path ----------------------------------------------------------------------------------------------
 
     def add(self, topic: str, payload: Buffer, now: float) -> list[Outcome]:
         """Add a payload of a topic or queue, and return the outcomes."""

@@ -50,7 +50,7 @@ class Finished:
 
     @property
     def grouped(self) -> bool:
-        """Whether the message is in a group."""
+        """True if the message is in a group."""
         return bool(self.flags & IN_GROUP)
 
     def meet(

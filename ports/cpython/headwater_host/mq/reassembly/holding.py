@@ -51,7 +51,7 @@ class Message(logical.Message):
         self.pieces = 0
         #: The range of pieces in the store.
         self.low = self.high = 0
-        #: Whether the store is out of date.
+        #: True if the store is out of date.
         self.changed = True
 
     def row(self, number: int) -> tuple[Any, ...]:
@@ -96,7 +96,7 @@ class Group(logical.Group):
         self.messages: dict[int, Message] = {}
         #: Size in memory and store, in bytes of the store.
         self.held = 0
-        #: Whether it is in the store; whether the store is out of date.
+        #: True if it is in the store; whether the store is out of date.
         self.stored = False
         self.changed = True
 

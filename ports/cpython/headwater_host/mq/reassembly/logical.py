@@ -126,7 +126,7 @@ class Message:
 
     @property
     def whole(self) -> bool:
-        """Whether the message is complete."""
+        """True if the message is complete."""
         return self.covered == self.end
 
     def missing(self, ranges: Iterable[tuple[int, int]]) -> Iterator[Range]:
@@ -143,7 +143,7 @@ class Group:
     __slots__ = ("grouped", "highest", "last", "whole_messages")
 
     def __init__(self) -> None:
-        #: Whether it is a group; None before the first message.
+        #: True if it is a group; None before the first message.
         self.grouped: bool | None = None
         #: The number of its last message, 0 while unknown; the highest number so far.
         self.last = self.highest = 0
@@ -168,7 +168,7 @@ class Group:
 
     @property
     def whole(self) -> bool:
-        """Whether it is a complete group."""
+        """True if it is a complete group."""
         return self.whole_messages == self.last != 0
 
     def missing(self, numbers: Iterable[int]) -> Iterator[Range]:

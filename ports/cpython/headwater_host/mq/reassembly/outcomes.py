@@ -107,7 +107,7 @@ class Problem:
 
     @property
     def aside(self) -> bool:
-        """Whether earlier payloads are set aside as well; ``pieces`` returns their bytes."""
+        """True if earlier payloads are set aside as well; ``pieces`` returns their bytes."""
         return self.contents is not None
 
     def pieces(self) -> Iterator[tuple[int, int, bytes]]:

@@ -58,7 +58,7 @@ UNION SELECT number FROM assembly_piece WHERE typeof(data) != 'blob' OR length(d
 
 #: Bytes of a piece that are read at a time.
 _SLICE = 64 << 10
-#: Without ``blobopen`` (before Python 3.11) SQLite reads the whole piece for each slice, so there are at most so many.
+#: Without ``blobopen`` (before Python 3.11) SQLite reads the whole piece for each slice, which limits their number.
 _SLICES = 16
 
 #: Condition for the rows of a message.

@@ -49,7 +49,7 @@ class Verdict(NamedTuple):
 
     @property
     def complete(self) -> bool:
-        """Whether it is complete."""
+        """True if it is complete."""
         return self.reason == MQRC_NONE
 
     def as_dict(self) -> dict[str, Any]:

@@ -59,7 +59,7 @@ class Channel:
 
 
 def load() -> Any:
-    """Import IBM's package. Raises CommandError, which names what is missing."""
+    """Import IBM's package. Raises CommandError, which names the missing package."""
     try:
         return importlib.import_module("ibmmq")
     except ImportError as error:

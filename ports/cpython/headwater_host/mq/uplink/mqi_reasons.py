@@ -1,4 +1,4 @@
-"""What the uplink does about each reason code. Numbers and names are IBM's.
+"""The uplink's reaction to each reason code. Numbers and names are IBM's.
 
 ``CONNECTION``: reconnect. ``WAIT``: back out and retry. ``MESSAGE``: this message will never be accepted.
 ``CONFIGURATION``: log and retry seldom. Unknown codes are ``CONNECTION``: a client can do no more than reconnect.
