@@ -132,7 +132,7 @@ def _outcome(row: Row) -> str:
         return f"ends: {row['ended']}"
     if row["ms"] < 0:
         return "never"
-    return _seconds(row["ms"]) + ("" if row["commanded"] == row["commands"] else " *")
+    return _seconds(row["ms"]) + (" *" if row["command_lost"] else "") + ("" if row["subscribed"] else " †")
 
 
 def program_table(rows: Mapping[str, Sequence[Row]]) -> str:

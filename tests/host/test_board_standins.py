@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import socket
+import subprocess
 import threading
 from collections.abc import Iterator
 
 import pytest
 
 from tests.conftest import require
+from tools.board import Board
 from tools.board_air import PASSWORD, SSID
+from tools.board_files import BOOT_DIR, BoardError
+from tools.toolchain import ROOT
 from tools.virtual_board import VirtualBoard
 
 PORTS = ("esp32", "rp2")
@@ -17,22 +21,11 @@ CONNECT = f"""
 import machine, network, socket, sys, time
 wlan = network.WLAN(network.STA_IF)
 
-def watch(until, ms=5000):
-    seen = []
-    end = time.ticks_add(time.ticks_ms(), ms)
-    while time.ticks_diff(end, time.ticks_ms()) > 0:
-        status = wlan.status()
-        if seen[-1:] != [status]:
-            seen.append(status)
-        if until():
-            break
-        time.sleep_ms(2)
-    return seen
-
 def join():
     wlan.active(True)
     wlan.connect({SSID!r}, {PASSWORD!r})
-    return watch(wlan.isconnected)
+    while not wlan.isconnected():
+        time.sleep_ms(2)
 """
 
 
@@ -41,18 +34,31 @@ def _micropython() -> None:
     require("micropython")
 
 
-def run(board: VirtualBoard, text: str) -> str:
-    """Run a program after CONNECT as ``main.py`` and return what it prints up to "END"."""
+def begin(board: VirtualBoard, text: str) -> int:
+    """Run a program after CONNECT as ``main.py``; returns the place in the log."""
+    board.wait_for(">>> ", 30)  # the start without a program is over
     mark = board.mark
-    board.put({"main.py": CONNECT + text + "\nprint('END')\n"})
+    board.put({"main.py": f"print('BEGIN')\n{CONNECT}{text}\nprint('END')\n"})
     board.reset()
+    return mark
+
+
+def lines(board: VirtualBoard, mark: int) -> list[str]:
+    """Return the lines that the program has printed, when it has ended."""
     board.wait_for("END", 30, after=mark)
-    return board.log[mark:].partition("END")[0].strip().replace("\r\n", "\n")
+    text = board.log[mark:].replace("\r\n", "\n")
+    return text.partition("BEGIN\n")[2].partition("END")[0].strip().splitlines()
+
+
+def run(board: VirtualBoard, text: str) -> list[str]:
+    """Run a program to its end: the lines that it prints."""
+    return lines(board, begin(board, text))
 
 
 @pytest.fixture(params=PORTS)
 def board(request: pytest.FixtureRequest) -> Iterator[VirtualBoard]:
     with VirtualBoard(port=request.param, pace=0.03) as made:
+        made.wait_for(">>> ", 30)
         yield made
 
 
@@ -60,78 +66,131 @@ def on(board: VirtualBoard, esp32: object, rp2: object) -> str:
     return str(esp32 if "esp32" in str(board._port) else rp2)
 
 
-def test_status_of_a_successful_attempt_and_of_a_wrong_password(board: VirtualBoard) -> None:
-    # ESP32 has no word for "joined, no address", and shows IDLE before the address; RP2's 2 has no name.
-    assert run(board, "print(join())") == on(board, [1001, 1000, 1001, 1010], [1, 2, 3])
-    text = f"wlan.active(True); wlan.connect({SSID!r}, 'wrong'); print(watch(lambda: False, 300), wlan.isconnected())"
-    assert run(board, text) == on(board, "[1001, 202] False", "[1, -3] False")
+def simulated(port: str, text: str) -> list[str]:
+    """Run a program on a clock that jumps, so that it misses no status, and return the lines that it prints."""
+    done = subprocess.run(
+        [str(require("micropython")), "-c", SIMULATED.format(port=port) + text],
+        env={"MICROPYPATH": f"{BOOT_DIR}:{ROOT / 'sdk'}:.frozen"},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+    assert not done.returncode, done.stdout + done.stderr
+    return done.stdout.splitlines()
 
 
-def test_esp32_hides_the_next_attempt_behind_the_last_reason(board: VirtualBoard) -> None:
-    text = f"""
-wlan.active(True)
-wlan.connect("nowhere", "")
-watch(lambda: wlan.status() not in (1, 1000, 1001))
-wlan.disconnect()
-wlan.connect({SSID!r}, {PASSWORD!r})
-print(watch(wlan.isconnected))
-"""
-    assert run(board, text) == on(board, [1000, 1010], [1, 2, 3])
+SIMULATED = """
+from world import rig
+w = rig.setup({port!r})
+from world.clock import clock
+import network
+wlan = network.WLAN(network.STA_IF)
 
+def watch(until=lambda: False, ms=20000):
+    seen = []
+    end = clock.now + ms
+    while clock.now < end:
+        status = wlan.status()
+        if seen[-1:] != [status]:
+            seen.append(status)
+        if until():
+            break
+        clock.advance(10)
+    return seen
 
-def test_connect_while_connecting(board: VirtualBoard) -> None:
-    text = f"""
-try:
-    wlan.connect({SSID!r}, {PASSWORD!r})
-except OSError as error:
-    print(error)
-wlan.active(True)
-for _ in range(2):
+def connect(password=rig.PASSWORD, ssid=rig.SSID):
     try:
-        wlan.connect({SSID!r}, {PASSWORD!r})
+        wlan.connect(ssid, password)
     except OSError as error:
         print(error)
+
 """
-    assert run(board, text) == on(board, "Wifi Not Started\nWifi Internal State Error", "[Errno 1] EPERM")
 
 
-def test_lost_access_point_and_its_return(board: VirtualBoard) -> None:
+@pytest.mark.parametrize(
+    "port, good, bad", [("esp32", [1001, 1000, 1001, 1010], 202), ("rp2", [1, 2, 3], -3)]
+)
+def test_status_of_a_successful_attempt_and_of_a_wrong_password(port: str, good: list[int], bad: int) -> None:
+    # ESP32 has no word for "joined, no address", and shows IDLE before the address; RP2's 2 has no name.
     text = """
-join()
-print("joined")
-watch(lambda: not wlan.isconnected())
-print("lost", wlan.status())
-print(watch(lambda: False, 400))
+wlan.active(True)
+connect()
+print(watch(wlan.isconnected))
+wlan.disconnect()
+connect("wrong")
+print(watch()[-1], wlan.isconnected())
 """
-    board.put({"main.py": CONNECT + text + "\nprint('END')\n"})
-    board.reset()
-    board.wait_for("joined", 30)
-    board.air.switch_off(SSID)
-    # ESP32: BEACON_TIMEOUT is hidden while the driver tries by itself. RP2 says that it connects, and does nothing.
-    board.wait_for("lost " + on(board, 1001, 1), 30)
-    board.air.switch_on(SSID)
-    board.wait_for(on(board, "[1001, 201, 1010]", "[1]"), 30)
+    assert simulated(port, text) == [str(good), f"{bad} False"]
 
 
-def test_esp32_pauses_after_a_restart_of_the_access_point() -> None:
-    text = f"""
-wlan.config(reconnects=0)
-join()
-print("joined")
-watch(lambda: not wlan.isconnected())
-print("lost", wlan.status())
-time.sleep_ms(100)
-wlan.connect({SSID!r}, {PASSWORD!r})
+@pytest.mark.parametrize("port, seen", [("esp32", [1000, 1010]), ("rp2", [1, 2, 3])])
+def test_esp32_hides_the_next_attempt_behind_the_last_reason(port: str, seen: list[int]) -> None:
+    text = """
+wlan.active(True)
+connect("", "nowhere")
+watch()
+wlan.disconnect()
+connect()
 print(watch(wlan.isconnected))
 """
-    with VirtualBoard(port="esp32", pace=0.03) as board:
-        board.put({"main.py": CONNECT + text + "\nprint('END')\n"})
-        board.reset()
-        board.wait_for("joined", 30)
-        board.air.switch_off(SSID)
-        board.wait_for("lost 200", 30)
-        board.air.switch_on(SSID)
-        board.wait_for("1010]", 30)
+    assert simulated(port, text) == [str(seen)]
+
+
+@pytest.mark.parametrize(
+    "port, said",
+    [("esp32", ["Wifi Not Started", "Wifi Internal State Error"]), ("rp2", ["[Errno 1] EPERM"])],
+)
+def test_connect_while_down_and_while_connecting(port: str, said: list[str]) -> None:
+    text = """
+connect()
+wlan.active(True)
+connect()
+connect()
+"""
+    assert simulated(port, text) == said
+
+
+LOST = """
+{settings}
+wlan.active(True)
+connect()
+watch(wlan.isconnected)
+w.access_point["up"] = False
+print(watch(lambda: not wlan.isconnected()), clock.now)
+w.restart_access_point()
+print(watch(wlan.isconnected))
+"""
+
+
+def test_esp32_reconnects_by_itself() -> None:
+    # BEACON_TIMEOUT is hidden while the driver tries.
+    lost, back = simulated("esp32", LOST.format(settings=""))
+    assert lost.startswith("[1010, 1001]")
+    assert back.endswith("1010]")
+
+
+def test_esp32_without_reconnects_shows_the_loss_and_needs_a_pause() -> None:
+    text = """
+from standins import radio
+for pause in (0, 0, 1000):
+    clock.advance(pause)
+    connect()
+    print(watch(lambda: w.station.phase in (radio.IDLE, radio.UP))[-1])
+"""
+    settings = "wlan.config(reconnects=0)"
+    lost, back = simulated("esp32", LOST.format(settings=settings))
+    # Nobody tries.
+    assert (lost[:11], back) == ("[1010, 200]", "[200]")
+    # A program that is too quick after the access point's restart is refused.
+    quick = LOST.format(settings=settings).rpartition("print")[0] + text
+    assert simulated("esp32", quick)[1:] == ["202", "202", "1010"]
+
+
+def test_rp2_says_that_it_connects_and_does_nothing() -> None:
+    lost, back = simulated("rp2", LOST.format(settings=""))
+    assert lost.startswith("[3, 1]")
+    assert back == "[1]"
 
 
 def test_a_soft_reset_leaves_the_interface_up(board: VirtualBoard) -> None:
@@ -140,8 +199,6 @@ def test_a_soft_reset_leaves_the_interface_up(board: VirtualBoard) -> None:
     board.put(
         {"main.py": CONNECT + "print(wlan.active(), wlan.isconnected(), wlan.status())\nprint('END')\n"}
     )
-    from tools.board import Board
-
     with Board(board.port, board) as host:
         host.soft_reset()
         assert "True" in host.exec("import network; print(network.WLAN(0).isconnected())")
@@ -162,7 +219,7 @@ network.hostname("sensor-7")
 print(network.country(), network.hostname())
 """
     unknown = "unknown config param"
-    assert run(board, text).splitlines() == [
+    assert run(board, text) == [
         "reconnects " + on(board, 0, unknown),
         "pm " + on(board, 0, 16),
         "nonsense " + unknown,
@@ -220,24 +277,19 @@ while wlan.status("rssi") != -50:
 print(s.recv(10))
 wlan.active(False)
 print(attempt(lambda: s.recv(10)))
-print("END")
 """
 
 
 def test_sockets_of_a_dead_link_are_silent_and_live_on(board: VirtualBoard, echo: int) -> None:
     board.air.name("echo.test", "10.0.0.9")
     board.air.reach("10.0.0.9:7", echo)
-    board.put({"main.py": CONNECT + SOCKETS})
-    mark = board.mark
-    board.reset()
+    mark = begin(board, SOCKETS)
     board.wait_for("ready", 30)
     board.air.change(SSID, dead=True, rssi=-99)
     board.wait_for("dead", 30)
     board.air.change(SSID, dead=False, rssi=-50)
-    board.wait_for("END", 30)
     no_name = on(board, "OSError -202", "OSError -2")
-    lines = board.log[mark:].replace("\r\n", "\n").partition("END")[0].strip().splitlines()
-    assert lines == [
+    assert lines(board, mark) == [
         f"{no_name} OSError 113",
         "b'one'",
         "ready",
@@ -279,7 +331,7 @@ except ValueError as error:
     print(error)
 print(hasattr(machine, "DEEPSLEEP_RESET"))
 """
-        assert run(board, text) == "timeout exceeds 8388\nFalse"
+        assert run(board, text) == ["timeout exceeds 8388", "False"]
 
 
 def test_deep_sleep_ends_the_program_and_starts_it_again(board: VirtualBoard) -> None:
@@ -324,7 +376,7 @@ start = time.ticks_ms()
 machine.lightsleep(200)
 print(time.ticks_diff(time.ticks_ms(), start) >= 200)
 """
-    assert run(board, text) == on(board, True, False)
+    assert run(board, text) == [on(board, True, False)]
 
 
 PARTITIONS = """
@@ -376,7 +428,7 @@ except OSError as error:
     print(error.errno)
 """
     with VirtualBoard(port="esp32") as board:
-        assert run(board, text) == "factory\n2"
+        assert run(board, text) == ["factory", "2"]
 
 
 def test_ethernet() -> None:
@@ -391,21 +443,14 @@ print("cable")
 while lan.isconnected():
     time.sleep_ms(2)
 print(lan.status() == network.ETH_DISCONNECTED)
-print("END")
 """
     with VirtualBoard(port="esp32", pace=0.03) as board:
-        board.put({"main.py": CONNECT + text})
-        mark = board.mark
-        board.reset()
+        mark = begin(board, text)
         board.wait_for("cable", 30)
         board.air.set(cable=False)
-        board.wait_for("END", 30)
-        lines = board.log[mark:].replace("\r\n", "\n").partition("END")[0].strip().splitlines()
-        assert lines == ["True False", "True 192.168.4.2", "cable", "True"]
+        assert lines(board, mark) == ["True False", "True 192.168.4.2", "cable", "True"]
 
 
 def test_without_a_port_there_is_no_radio() -> None:
-    from tools.board_files import BoardError
-
     with VirtualBoard() as board, pytest.raises(BoardError, match="port="):
         _ = board.air

@@ -332,7 +332,6 @@ class Esp32(Station):
     def failed(self, result, at):
         net = self.network()
         given = net["reason"] if net is not None else 0
-        self._failed_at = at
         self._disconnected(self.NO_AP_FOUND if result == NO_NETWORK else given or self.AUTH_FAIL, at)
 
     def lost(self, at):
@@ -345,6 +344,7 @@ class Esp32(Station):
     def _disconnected(self, reason, at):
         """WIFI_EVENT_STA_DISCONNECTED: the driver tries again by itself, for ever unless ``reconnects`` is set."""
         self.reason = reason
+        self._failed_at = at
         if self.requested and self.active:
             if self.conf_reconnects:
                 self.reconnects += 1

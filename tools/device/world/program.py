@@ -30,8 +30,10 @@ class Watch:
         self.recovered_ms = -1
         self.mark = 0
         self.ended_at = 0
-        #: Commands that the broker has published, during the fault and after it.
-        self.commands = 0
+        #: Whether the broker has published a command during the fault; how many the program had when it published one
+        #: afterwards, -1: it has not.
+        self.commanded = False
+        self.heard = -1
         world.broker.on_arrival = self._arrived
         clock.at(_BEGIN_MS, self.begin)
 
@@ -42,8 +44,8 @@ class Watch:
         self._start(self.world)
         clock.at(self._duration, self.end)
         if self._duration >= rig.MINUTE and self.world.broker.up:
+            self.commanded = True
             clock.at(self._duration // 2, self._command)
-            self.commands += 1
 
     def end(self, _):
         self._stop(self.world)
@@ -55,8 +57,11 @@ class Watch:
         if self.ended_at and self.recovered_ms < 0 and number >= self.mark:
             self.recovered_ms = clock.now - self.ended_at
             clock.end = clock.now + _SETTLE_MS
-            clock.at(_SETTLE_MS // 2, self._command)
-            self.commands += 1
+            clock.at(_SETTLE_MS // 2, self._command_again)
+
+    def _command_again(self, _):
+        self.heard = self.module.commands
+        self._command(None)
 
     def _command(self, _):
         self.world.broker.command(b"on")
@@ -98,8 +103,8 @@ def run():
         if watch.recovered_ms >= 0
         else broker.missing,
         "duplicates": broker.duplicates,
-        "commands": watch.commands,
-        "commanded": module.commands,
+        "command_lost": watch.commanded and watch.heard == 0,
+        "subscribed": module.commands > watch.heard >= 0,
         "heap": watch.heap - heap,
     }
 

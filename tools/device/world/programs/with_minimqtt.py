@@ -35,6 +35,10 @@ def received(client, topic, message):
     commands += 1
 
 
+def connected(client, userdata, flags, code):
+    client.subscribe("board/command", 1)
+
+
 def run():
     global n
     wlan = network.WLAN(network.STA_IF)
@@ -44,8 +48,8 @@ def run():
         time.sleep(1)
     client = MQTT(broker=HOST, client_id="board", socket_pool=Pool(), keep_alive=30, socket_timeout=0.2)
     client.on_message = received
+    client.on_connect = connected
     client.connect(clean_session=False)
-    client.subscribe("board/command", 1)
     while True:
         try:
             client.loop(0.5)
@@ -55,6 +59,9 @@ def run():
         except (MMQTTException, OSError):
             time.sleep(5)
             try:
+                if not wlan.isconnected():
+                    wlan.connect(SSID, PASSWORD)
+                    time.sleep(5)
                 client.reconnect()
             except (MMQTTException, OSError):
                 pass

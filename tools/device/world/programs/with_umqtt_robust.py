@@ -7,6 +7,12 @@ from world.rig import HOST, PASSWORD, SSID
 n = commands = 0
 
 
+class Client(MQTTClient):
+    def connect(self, clean_session=True):
+        if not super().connect(clean_session):
+            self.subscribe(b"board/command", 1)
+
+
 def received(topic, message):
     global commands
     commands += 1
@@ -19,10 +25,9 @@ def run():
     wlan.connect(SSID, PASSWORD)
     while not wlan.isconnected():
         time.sleep(1)
-    client = MQTTClient("board", HOST, keepalive=30)
+    client = Client("board", HOST, keepalive=30)
     client.set_callback(received)
-    if not client.connect(clean_session=False):
-        client.subscribe(b"board/command", 1)
+    client.connect(clean_session=False)
     while True:
         client.check_msg()
         client.publish(b"board/n", b"%08d" % n, qos=1)
