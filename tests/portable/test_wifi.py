@@ -1,5 +1,5 @@
 """The state machines of WiFi and Ethernet, with a driver that answers what the test says: one test for each state and
-fault. How they do over modelled drivers of ESP32 and RP2: ``tests/board``."""
+fault. How they do over modelled drivers of ESP32 and RP2: ``tests/host/test_fault_matrix.py``."""
 
 from scripted_nic import ESP32, RP2, Network, Nic
 
