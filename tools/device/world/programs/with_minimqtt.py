@@ -61,7 +61,9 @@ def run():
             try:
                 if not wlan.isconnected():
                     wlan.connect(SSID, PASSWORD)
-                    time.sleep(5)
+                    for _ in range(20):
+                        if not wlan.isconnected():
+                            time.sleep(1)
                 client.reconnect()
             except (MMQTTException, OSError):
                 pass
