@@ -76,7 +76,8 @@ def matrix(port: str) -> list[Row]:
 
 def month(port: str, days: int = DAYS, seed: int = 1) -> Row:
     """Run headwater's board program for `days` with faults by chance."""
-    return simulate("month", port, days, seed, heap=_MONTH_HEAP)[0]
+    row = simulate("month", port, days, seed, heap=_MONTH_HEAP)[0]
+    return {**row, "growth": row["heap_after"] - row["heap_before"]}
 
 
 def program(port: str, name: str, fault: int, path: Sequence[Path]) -> Row:
@@ -112,8 +113,7 @@ def month_table(rows: Mapping[str, Row]) -> str:
         "resets": "resets",
         "messages": "accepted",
         "lost": "lost",
-        "heap at the start": "heap_before",
-        "at the end": "heap_after",
+        "growth of the heap, bytes": "growth",
     }
     return _table(
         ["", *columns],
