@@ -1,3 +1,4 @@
+# heap: 768K
 """A keeper that owns the network below its connection."""
 
 from kept import Clock, Kept, PollSite
