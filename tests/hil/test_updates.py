@@ -382,6 +382,8 @@ def test_the_example(mosquitto: Start, tmp_path: Path) -> None:
 
 
 DEVICE = """
+import gc
+gc.threshold(8192)
 from headwater_board.device import Device
 from version import VERSION
 print("version", VERSION, "starts")

@@ -110,11 +110,11 @@ def _fails(state: "State") -> str:
         elif state["left"]:
             # The first start after the switch, or the boot loader has returned to the previous firmware.
             state["left"] -= 1
-            _write(state)
             try:
+                _write(state)
                 boot_other()
-            except OSError:
-                return "the firmware image is not valid"
+            except OSError as error:
+                return "its firmware cannot be started: %s" % error
         else:
             return state.get("why") or "the new firmware did not start"
     if state["left"]:
@@ -125,19 +125,27 @@ def _fails(state: "State") -> str:
 def _begin() -> "State":
     """Return the version to start, which the file then has with one start less, or the previous version."""
     state = read()
-    if "left" in state:
-        why = _fails(state)
-        if why:
-            failed = {"id": state["id"], "version": state["version"], "why": why}
-            print("version %s is rolled back: %s" % (state["version"], why))
-            serial = state["serial"]
-            state = state["back"]
-            state["serial"] = serial
-            state["failed"] = failed
-        else:
-            state["left"] -= 1
-        _write(state)
-    return state
+    if "left" not in state:
+        return state
+    why = _fails(state)
+    if not why:
+        state["left"] -= 1
+        try:
+            _write(state)
+            return state
+        except OSError as error:
+            # A version that hangs would be started for ever.
+            why = "its starts cannot be counted: %s" % error
+    print("version %s is rolled back: %s" % (state["version"], why))
+    back: State = state["back"]
+    back["serial"] = state["serial"]
+    back["failed"] = {"id": state["id"], "version": state["version"], "why": why}
+    try:
+        _write(back)
+    except OSError:
+        # The next start tries again.
+        pass
+    return back
 
 
 def _fail(why: str) -> None:
@@ -146,7 +154,10 @@ def _fail(why: str) -> None:
 
     state = read()
     state["why"] = why[:_WHY_BYTES]
-    _write(state)
+    try:
+        _write(state)
+    except OSError:
+        pass
     reset()
 
 
@@ -178,7 +189,7 @@ def run(app: str = "app", watchdog_ms: int = 8000, trial_s: int = 600) -> None:
     try:
         __import__(app)
     except Exception as error:
-        if "left" not in read():
+        if not on_trial:
             raise
         sys.print_exception(error)
         _fail("%s: %s" % (type(error).__name__, error))

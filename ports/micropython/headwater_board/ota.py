@@ -260,7 +260,7 @@ class Receiver:
             if "left" in self._now and loader.started and not loader.on_trial:
                 # The program has called ``loader.confirm``.
                 self._now = loader.read()
-                self._says_version = True
+                self._says_version = self._says_version or "left" not in self._now
             self._report()
         if self.state == READY and self.restart is not None:
             waited = keeper.client.dialer.ticks_ms() - self._ready_at & _TICKS_MASK
@@ -270,7 +270,7 @@ class Receiver:
         return self.state
 
     def _online(self) -> None:
-        if self.confirm and "left" in self._now:
+        if self.confirm and loader.on_trial:
             loader.confirm()
         self._says_version = True
         self._says_progress = self.state == RECEIVING

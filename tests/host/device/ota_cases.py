@@ -396,9 +396,16 @@ def refused_images() -> None:
     _refused(bench, image(), "at most 100")
 
 
+def start() -> "dict[str, Any]":
+    """Do what the loader does at a start, but for the program."""
+    state = loader._begin()
+    loader.on_trial = "left" in state
+    return state
+
+
 def _install(bench: Bench, made: bytes) -> None:
     assert bench.send(made, 400) == ota.READY, bench.reports.last
-    loader._begin()
+    start()
     bench.begin()
     bench.receiver._connections = 0
     assert bench.polls(1) == ota.IDLE
@@ -447,15 +454,14 @@ def on_trial() -> None:
     _install(bench, image(serial=1))
     made = image(serial=2, version="2")
     assert bench.send(made, 400) == ota.READY
-    loader._begin()
-    loader.on_trial = True
+    start()
     bench.begin(confirm=False)
     bench.receiver._connections = 0
     assert bench.polls(1) == ota.IDLE
     assert bench.reports.last["trial"]
     _refused(bench, image(serial=3, version="3"), "on trial")
     for _ in range(3):
-        state = loader._begin()
+        state = start()
     assert (state["slot"], state["version"], state["serial"]) == ("a", "1.2", 2)
     bench.begin()
     bench.receiver._connections = 0
@@ -468,8 +474,7 @@ def on_trial() -> None:
     assert "failed" not in loader.read()
     # The program itself confirms a version.
     assert bench.send(image(serial=4, version="4"), 400) == ota.READY
-    loader._begin()
-    loader.on_trial = True
+    start()
     bench.begin(confirm=False)
     bench.receiver._connections = 0
     bench.polls(1)
@@ -520,6 +525,32 @@ def odd_manifests() -> None:
     print(accepted, "accepted")
     for name in os.listdir("/"):
         assert name in ("a", "b"), name
+
+
+def flash_that_cannot_be_written() -> None:
+    """Without a count of starts the version on trial is not started; the previous version does not confirm it."""
+    bench = Bench()
+    _install(bench, image(serial=1))
+    assert bench.send(image(serial=2, version="2"), 400) == ota.READY
+    vfs.umount("/")
+    vfs.mount(vfs.VfsLfs2(bench.flash, progsize=256), "/", readonly=True)
+    before = bench.flash.writes
+    state = start()
+    assert (state["slot"], state["version"]) == ("a", "1.2")
+    assert "cannot be counted" in state["failed"]["why"]
+    bench.begin()
+    bench.receiver._connections = 0
+    bench.polls(3)
+    assert bench.flash.writes == before
+    assert len(bench.reports.sent) == 1
+    # Once it can be written, the new version gets its starts.
+    bench.mount()
+    assert start()["version"] == "2"
+    bench.begin()
+    bench.receiver._connections = 0
+    bench.polls(1)
+    assert "left" not in loader.read()
+    assert bench.reports.last["version"] == "2"
 
 
 def full_flash() -> None:
