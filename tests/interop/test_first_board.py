@@ -175,8 +175,10 @@ def test_the_command_of_the_readme(tmp_path: Path) -> None:
     (program,) = blocks("Quick start: board", "python")
     (tmp_path / "program.py").write_text(program)
     (broker, _) = blocks("3. ", "sh", PAGE)
-    with board, reader.started(broker, "running"), reader.started(subscribe, "board-1/boot"):
+    with board, reader.started(broker, "running"):
         reader.run(install)
+        shown = reader.run(subscribe.replace("headwater sub", "headwater sub -C 2"))
+    assert len(re.findall(r"^board-1 \{.*\}$", shown, re.MULTILINE)) >= 1, shown
 
 
 def test_only_flashing_and_installing_packages_is_left_out() -> None:
