@@ -64,7 +64,8 @@ def set_clock(ms: int) -> None:
 
 
 def ask_hub(client: "Client") -> int:
-    """Call ``$hub/time`` of a connected FMQ client; its result sets the clock: the number of the call, or an error.
+    """Call ``$hub/time`` over a connected FMQ client; its result sets the clock. Return the number of the call, or an
+    error.
 
     A hub whose own clock is not synchronized refuses the call. The handler of other results stays.
     """
@@ -123,7 +124,8 @@ class Sntp:
         self._pause_ms = 0
 
     def poll(self) -> bool:
-        """Do what is due, while there is a network: whether the clock was set. Allocates nothing between queries."""
+        """Query the time if it is due and the network is up. Return whether the clock was set. Allocates only for
+        queries."""
         if self._socket is not None:
             for _ in self._poll.ipoll(0):
                 self._receive()
@@ -215,7 +217,7 @@ class TimedNetwork:
         self.works = network.works
 
     def poll(self, busy: bool = True) -> bool:
-        """Poll the network and the clock: whether both are there."""
+        """Poll the network and the clock. Return whether the network is up and the clock is set."""
         if not self._poll(busy):
             return False
         if self._sntp.poll():

@@ -116,13 +116,13 @@ class Device:
         return self
 
     def __exit__(self, kind: object, error: "BaseException | None", trace: object) -> None:
-        # Not KeyboardInterrupt, with which somebody stops the program.
+        # Not KeyboardInterrupt, which stops the program from the console.
         if isinstance(error, Exception):
             self.boots.failed(error)
         self.stop(0 if error else 5000)
 
     def poll(self) -> int:
-        """Do what is to be done now: as the keeper's ``poll``. Allocates nothing while connected."""
+        """Drive the device. Return the status of the keeper's ``poll``. Allocates nothing while connected."""
         if self.update is not None:
             self._intercept()
         status = self._poll()

@@ -130,7 +130,7 @@ class Interface:
         self._down()
 
     def poll(self, busy: bool = True) -> bool:
-        """Do what is to be done now: whether there are a link and an address. Allocates nothing while there are.
+        """Drive the interface. Return whether it has a link and an address. Allocates nothing while it has both.
 
         Never waits; bringing an interface up takes as long as its driver does.
         """
@@ -142,7 +142,7 @@ class Interface:
         return self.state == UP
 
     def failed(self, status: int, number: int = 0) -> None:
-        """A connection over the interface, or an attempt, has ended with ``status``, the dialer with errno ``number``.
+        """Record that a connection or an attempt ended with ``status``; ``number`` is the dialer's errno, or 0.
 
         After ``silences`` without an answer in a row, the interface restarts, with the next network if there are
         several.
@@ -159,7 +159,7 @@ class Interface:
             self._silent = 0
 
     def works(self) -> None:
-        """A server has accepted a connection over the interface."""
+        """Record that a server has accepted a connection."""
         self._offline = False
         self._silent = 0
         self._silence_limit = self.silences

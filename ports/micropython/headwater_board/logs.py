@@ -84,7 +84,7 @@ class LogRing:
     def publish(
         self, publish: "Callable[[Bytes, Bytes, int], int]", topic: "Bytes", qos: int = 0, limit: int = 400
     ) -> int:
-        """Publish whole lines of at most ``limit`` bytes as one message: what ``publish`` returns.
+        """Publish whole lines of at most ``limit`` bytes as one message. Return the result of ``publish``.
 
         With an error the records stay. 0 without records. Allocates a memoryview.
         """
@@ -106,7 +106,7 @@ class LogRing:
                 self._remove(k)
 
     def _put_number(self, at: int, n: int) -> int:
-        """Write the digits of ``n`` after a space at ``at - 1``, and a space: where the text begins."""
+        """Write the digits of ``n`` after a space at ``at - 1``, and a space. Return the offset of the text."""
         buf = self._buf
         buf[at - 1] = _SPACE
         rest = n // 10

@@ -142,7 +142,7 @@ class Receiver:
     # -- receiving -----------------------------------------------------------------------------------------------------
 
     def take(self, message: "Message") -> bool:
-        """Take a message if it is on the topic: whether it was. For ``on_message``; raises nothing."""
+        """Take a message if it is on the topic. Return whether it was. For ``on_message``; raises nothing."""
         if not message.topic_is(self.topic):
             return False
         self._take(message.buf, message.payload_at, message.end - message.payload_at - _PIECE)

@@ -106,7 +106,7 @@ class Written:
         self._at = 0
 
     def readinto(self, buf: bytearray) -> int:
-        """Fill ``buf``, whose length divides 4096: how many bytes of it belong to the image."""
+        """Fill ``buf``, whose length divides 4096. Return the number of bytes that belong to the image."""
         n = min(len(buf), self._left)
         if n:
             self._partition.readblocks(self._at // _BLOCK, buf, self._at % _BLOCK)

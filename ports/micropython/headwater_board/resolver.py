@@ -29,8 +29,8 @@ _MDNS = ("224.0.0.251", 5353)
 class Resolver:
     """Asks ``server`` (None: the interface's name server), every ``retry_ms`` and no longer than ``timeout_ms``.
 
-    ``addresses``: what is known by name. An address given here is used once without asking, for instance one that a
-    board has kept while it was in deep sleep; the last answer for each name is here too.
+    ``addresses`` has known addresses by name. An address given here is used once without asking, for instance one that
+    a board has kept while it was in deep sleep; the last answer for each name is here too.
     """
 
     def __init__(

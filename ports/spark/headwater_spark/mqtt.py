@@ -187,7 +187,8 @@ class _Blocks:
 
 
 def _check_block(block: bytes) -> tuple[int, int, bool]:
-    """Let the core check the properties of a PUBLISH: 0 or an error, its offset, whether there is a topic alias."""
+    """Check the properties of a PUBLISH with the core. Return 0 or an error, its offset, and if there is a topic
+    alias."""
     p = properties.Packet5(block, check_name)
     status = properties.check(p, 0, len(block), 1 << PUBLISH)
     return min(status, 0), p.bad_at, properties.has(p, spec5.TOPIC_ALIAS)

@@ -192,7 +192,7 @@ class IdTable:
 
     def __init__(self, places: int):
         if not 0 < places < 256:
-            raise ValueError("a table has 1 to 255 places")
+            raise ValueError("places %r: need 1 to 255" % places)
         self.places = places
         self.state = bytearray(places)
         self.more = bytearray(places)

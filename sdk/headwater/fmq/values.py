@@ -217,7 +217,7 @@ def put_none(buf: bytearray, at: int, limit: int) -> int:
 
 
 def put_bool(buf: bytearray, at: int, limit: int, value: object) -> int:
-    """Write a Bool: whether ``value`` is true."""
+    """Write the truth of ``value`` as a Bool."""
     return _put_tag(buf, at, limit, _BOOL << 4 | (1 if value else 0))
 
 

@@ -84,7 +84,7 @@ def _is_number(buf: "Bytes", at: int, big: bool, value: int) -> bool:
 
 
 def sniff(buf: "Bytes", at: int, end: int) -> int:
-    """Return whether ``buf[at:end]`` begins with an MQMDE: 0, or BIG or LITTLE, ``| EBCDIC``.
+    """Detect an MQMDE at the start of ``buf[at:end]``. Return 0, or BIG or LITTLE, ``| EBCDIC``.
 
     It checks StrucId, Version and StrucLength, the first 12 bytes.
     """

@@ -1,4 +1,4 @@
-"""Errors of boards: what is wrong with a serial port or a board, and what to do."""
+"""Errors of serial ports and boards, each with its remedy."""
 
 import errno
 import os

@@ -67,7 +67,7 @@ class Transfer:
         return self.id + bytes([flags]) + at.to_bytes(3, "big") + self.image[at : at + n]
 
     def report(self, payload: bytes) -> bool:
-        """Take a report of the board: whether pieces are to be sent. Raises UpdateError if the update has failed."""
+        """Take a report of the board. Return whether to send pieces. Raises UpdateError if the update has failed."""
         try:
             report = json.loads(payload)
             state = report["state"]

@@ -168,7 +168,7 @@ class Scan:
             return Problem(BAD, self._name, info.offset, self._end_of_bad(info) - info.offset, reason)
 
     def _end_of_bad(self, info: BlockInfo) -> int:
-        """Return where a block with a bad body ends: where its header says, unless the next block begins earlier."""
+        """Return the end of a block with a bad body: that of its header, unless the next block begins earlier."""
         if info.end < self.size:
             with contextlib.suppress(FormatError):
                 parse_header(self._window.read(info.end, HEADER_BYTES), self._salt)

@@ -375,7 +375,7 @@ class StoredIds:
         self._commits = commits
 
     def keep(self, process: bytes, ceiling: int) -> int:
-        """Store both with the next commit: 0, or E_STORE."""
+        """Store both with the next commit. Return 0 or E_STORE."""
         self.process = process
         self.ceiling = ceiling
         return self._commits.execute(*self.row())

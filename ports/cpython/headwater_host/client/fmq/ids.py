@@ -46,7 +46,7 @@ class ClockIdMaker(IdMaker):
         self.set_process(process, 0, len(process))
 
     def set_process(self, buf: "Bytes", at: int, end: int) -> int:
-        """Set the process number: 0, or E_ARGUMENT if it is too long."""
+        """Set the process number. Return 0, or E_ARGUMENT if it is too long."""
         process = bytes(buf[at:end]).rstrip(b"\0")
         if len(process) > _PROCESS:
             return E_ARGUMENT

@@ -144,7 +144,7 @@ class HostSession(ClientSession):
         return super().request(head, values, state)
 
     def reject(self, receipt: int, code: int) -> int:
-        """Reject a consumed message, which is redelivered to the group: 0, E_AGAIN or E_UNKNOWN_ID."""
+        """Reject a consumed message, which the hub redelivers to the group. Return 0, E_AGAIN or E_UNKNOWN_ID."""
         taken = self.taken
         i = taken.place(receipt)
         if i < 0 or taken.state[i] != WAITS_1 or self.state != ONLINE:

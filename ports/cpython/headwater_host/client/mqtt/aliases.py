@@ -39,7 +39,7 @@ class HostIncomingAliases(IncomingAliases):
         self._topics.clear()
 
     def resolve(self, p: Packet5) -> int:
-        """Set the topic of a PUBLISH that has a topic alias: 0 or E_ALIAS."""
+        """Set the topic of a PUBLISH that has a topic alias. Return 0 or E_ALIAS."""
         p.bad_at = find(p.buf, p.props_at, p.props_end, TOPIC_ALIAS)
         alias = get_u16(p.buf, p.bad_at)
         if not 0 < alias <= self.count:

@@ -202,7 +202,8 @@ class Position:
         self.pending = OrderedDict.fromkeys(self.pending, True)
 
     def settle(self) -> tuple[bool, list[tuple[int, int]], list[int]]:
-        """Return what is to be written: whether ``through`` is, rows (sequence number, tries), and rows to remove."""
+        """Return the changes to write: whether ``through`` changed, rows (sequence number, tries), and rows to
+        remove."""
         moved, self._written = self._written != self.through, self.through
         changed, self._changed = self._changed, {}
         rows = self._rows or set()
