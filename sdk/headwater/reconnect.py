@@ -76,7 +76,7 @@ _TURN_MS = const(20)
 
 
 class BaseKeeper:
-    """Keep ``client`` connected from ``start`` to ``stop``; call ``poll`` to drive it. Times are in milliseconds.
+    """Reconnects ``client`` automatically from ``start`` to ``stop``; call ``poll`` to drive it. Times are in ms.
 
     ``dialers`` lead to one server or several, in the order of the attempts; by default only the client's dialer. They
     share one clock, that of the client's dialer.

@@ -1,4 +1,4 @@
-"""Keep an FMQ client connected: reconnect, subscribe and consume again, publish while offline.
+"""Reconnect an FMQ client, restore its subscriptions and consumers, and publish while offline.
 
     keeper = Keeper(Client(Tcp("hub.local", 7760), b"board-1", clean_start=False))
     keeper.subscribe(b"board-1/commands")
@@ -49,8 +49,7 @@ _NONE = (b"", (), b"", 0, False)
 
 
 class Keeper(BaseKeeper):
-    """Keep ``client`` connected from ``start`` to ``stop``; call ``poll`` to drive it
-    (``headwater.reconnect.BaseKeeper``).
+    """Reconnects ``client`` automatically from ``start`` to ``stop`` (``headwater.reconnect.BaseKeeper``).
 
     A subscription is identified by its filter and group. ``on_answer(topic_filter, code)`` is called with 0 when it is
     granted or ended; with a reason code when the hub refuses it or ends its consuming, which starts again on the next

@@ -388,7 +388,8 @@ def _deliver(
 ) -> int:
     """Call the handler, then answer with ``kind`` unless the application acknowledges.
 
-    Return 0, E_RX_WINDOW, or _LATER: earlier answers must be sent first, after which the hub redelivers less.
+    Return 0, E_RX_WINDOW, or _LATER: earlier answers must be sent first, so that the hub does not redeliver
+    their messages.
     """
     taken = s.taken
     i = -1

@@ -182,7 +182,9 @@ class Segmenter:
             or (encoding and self.header.put(MDE_ENCODING, encoding))
             or self.header.put_name(MDE_FORMAT, format)
         ):
-            raise ValueError("format, encoding or data_ccsid is invalid")
+            raise ValueError(
+                "format %r, encoding %r or data_ccsid %r is invalid" % (format, encoding, data_ccsid)
+            )
         self.topic: Bytes = b""
         self.qos = 0
         #: The Offset of the current segment: the bytes published before it.

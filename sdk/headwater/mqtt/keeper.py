@@ -32,8 +32,7 @@ _OPTIONS = const(64)
 
 
 class Keeper(BaseKeeper):
-    """Keep ``client`` connected from ``start`` to ``stop``; call ``poll`` to drive it
-    (``headwater.reconnect.BaseKeeper``)."""
+    """Reconnects ``client`` automatically from ``start`` to ``stop`` (``headwater.reconnect.BaseKeeper``)."""
 
     client: "Client"
     backlog: "Backlog | None"
