@@ -52,14 +52,15 @@ def test_only_a_limit_that_was_set_resets_the_board(port: str) -> None:
     assert [(case["offline_min"], case["resets"]) for case in cases] == [(0, 0), (5, 1), (20, 0)]
 
 
-def test_a_month_of_faults_leaves_the_heap_as_it_was() -> None:
+def test_ten_days_of_faults_leave_the_heap_as_it_was() -> None:
+    """The page has a month of each port: ``python -m tools.fault_matrix --month 30``."""
     require("micropython")
-    found = month("esp32", 30)
-    assert found["days"] >= 30
-    assert found["faults"] > 500
-    assert found["connections"] > 300
+    found = month("esp32", 10, seed=1)
+    assert found["days"] >= 10
+    assert found["faults"] > 150
+    assert found["connections"] > 100
     assert found["heap_after"] == found["heap_before"] == found["heap_most"]
-    assert found["accepted"] > 40_000
+    assert found["accepted"] > 14_000
     assert (found["lost"], found["resets"]) == (0, 0)
 
 

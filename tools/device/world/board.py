@@ -29,7 +29,7 @@ _PUBLISH_MS = 1000
 class Board:
     """Publishes numbers at QoS 1, one a second: ``poll``, then ``rest``."""
 
-    def __init__(self, world, publish_ms=_PUBLISH_MS, steps=(20, 100, 1000), **options):
+    def __init__(self, world, publish_ms=_PUBLISH_MS, steps=(50, 200, 1000), **options):
         self.world = world
         # The longest pauses between polls: while an answer is awaited, during a pause, and while online and idle.
         self.steps = steps

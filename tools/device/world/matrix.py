@@ -16,6 +16,7 @@ from world.board import STATES, Board  # noqa: E402  the world comes first
 
 _REACH_MS = 3 * rig.MINUTE
 _RECOVER_MS = 30 * rig.MINUTE
+_CALM_MS = 20 * rig.SECOND
 _SETTLE_MS = 2 * rig.MINUTE
 
 
@@ -54,7 +55,7 @@ def case(fault, state):
     mark = board.accepted
     recovered = _run(board, _RECOVER_MS, lambda: broker.next > mark)
     ms = broker.arrived_at - ended
-    _run(board, _SETTLE_MS)
+    _run(board, _CALM_MS)
     broker.command(b"on")
     commanded = _run(board, _SETTLE_MS, lambda: board.commands > 0)
     board.publish_ms = 0
