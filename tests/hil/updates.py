@@ -120,4 +120,4 @@ def board(
 async def install(port: int, data: bytes, timeout: float = WAIT_S, **options: Any) -> None:
     """Publish an image as the command does."""
     async with Client("127.0.0.1", port, reconnect=True) as client:
-        await send(client, TOPIC, data, timeout=timeout, **options)
+        await send(client, TOPIC, data, timeout=timeout, **{"silence": 0.5, **options})

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headwater_host.board.image import HEAD, ID, make_image, read_files, read_key
@@ -141,6 +141,7 @@ REPORTS = st.binary() | JSON.map(lambda value: json.dumps(value).encode()) | st.
 )  # fmt: skip
 
 
+@settings(max_examples=60, deadline=None)
 @given(st.lists(REPORTS, max_size=12))
 def test_any_report(reports: list[bytes]) -> None:
     transfer = Transfer(IMAGE)

@@ -143,7 +143,7 @@ async def send(
         if due:
             await asyncio.gather(*(client.publish(topic, piece, qos=1) for piece in transfer.pieces()))
         try:
-            message = await asyncio.wait_for(client.messages.__anext__(), silence)
+            message = await asyncio.wait_for(client.messages.__anext__(), min(silence, timeout))
         except asyncio.TimeoutError:
             if time.monotonic() - heard > timeout:
                 raise _silent(transfer, topic, timeout) from None
