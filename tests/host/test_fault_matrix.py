@@ -33,7 +33,7 @@ def test_a_board_recovers_from_each_fault_in_each_state(rows: tuple[str, list[Ro
         assert case["recovered"], where
         assert case["ms"] < _LIMITS.get(case["fault"], _LIMIT), (where, case)
         assert case["resets"] == 0, where
-        assert case["accepted"] > 100, where
+        assert case["accepted"] > 20, where
         assert case["lost"] == 0, (where, case)
         assert case["command"], f"{where}: not subscribed"
 
