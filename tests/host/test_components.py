@@ -10,6 +10,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -17,8 +18,9 @@ import pytest
 from tests import built
 from tests.rows import each_row
 from tools import mpy, sizes
+from tools.components import __main__ as command
 from tools.components import names
-from tools.components.build import build, compile_units, members
+from tools.components.build import NAMES, Built, build, compile_units, members, write
 from tools.components.program import BundleError
 from tools.components.table import ALL, COMPONENTS, UNITS
 from tools.components.traceback import translate
@@ -245,6 +247,24 @@ def lay(folder: Path, modules: dict[str, str]) -> Path:
     return folder
 
 
+@cache
+def shortened() -> Built:
+    """The units as users get them."""
+    return build()
+
+
+@pytest.fixture(scope="module")
+def components(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Path]]:
+    """The files of each component, by their names below ``/lib``."""
+    return built.components(tmp_path_factory.mktemp("components") / "built")
+
+
+@pytest.fixture(scope="module")
+def lib(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder to import all of the core from, built."""
+    return built.everything(tmp_path_factory.mktemp("lib") / "built")
+
+
 @pytest.fixture(scope="module")
 def connecting(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The modules that CONNECT uses: they are built in a third of the time of all."""
@@ -337,14 +357,18 @@ def test_a_local_that_would_hide_a_global_is_refused(tmp_path: Path) -> None:
         build(lay(tmp_path, modules))
 
 
-def test_nothing_else_is_overwritten(tmp_path: Path) -> None:
+def test_nothing_else_is_overwritten(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     mine = tmp_path / "mine.txt"
     mine.write_text("mine")
-    with pytest.raises(BundleError, match="not empty"):
-        built.components(tmp_path)
+    monkeypatch.setattr(command, "build", lambda short: shortened())
+    monkeypatch.setattr(sys, "argv", ["components", "-o", str(tmp_path)])
+    assert command.main() == 1
+    assert re.fullmatch(r"components: .* is not empty, .*\n", capsys.readouterr().err)
     assert mine.read_text() == "mine"
-    for _ in range(2):
-        built.components(tmp_path / "new")
 
 
 def test_names_with_a_number_have_one(tmp_path: Path) -> None:
@@ -358,7 +382,7 @@ def test_names_with_a_number_have_one(tmp_path: Path) -> None:
 
 
 def test_public_names_stay_and_private_ones_go() -> None:
-    units = build()
+    units = shortened()
     text = units.sources["headwater.mqtt"]
     for kept in (
         "class Client(",
@@ -376,7 +400,7 @@ def test_public_names_stay_and_private_ones_go() -> None:
 
 
 def test_every_module_is_in_one_unit_and_in_the_component_of_everything() -> None:
-    units = built.units()
+    units = shortened()
     assert set(units.unit_of) == set(sizes.imports(mpy.SDK))
     assert {name for names in UNITS.values() for name in names} <= set(units.unit_of)
     core, ports = members(units, ALL)
@@ -390,7 +414,10 @@ def test_the_page_lists_every_component() -> None:
 
 
 def test_components_share_their_common_files(tmp_path: Path) -> None:
-    made = built.components(tmp_path)
+    (tmp_path / NAMES).write_text("of an earlier build")
+    (tmp_path / "stale").touch()
+    made = write(shortened(), tmp_path)
+    assert not (tmp_path / "stale").exists()
     for component, files in made.items():
         package = json.loads((tmp_path / f"{component}.json").read_text())
         assert package["urls"] == [[name, f"lib/{name}"] for name in sorted(files)]
@@ -401,12 +428,13 @@ def test_components_share_their_common_files(tmp_path: Path) -> None:
 
 
 @pytest.mark.needs_micropython
-@pytest.mark.parametrize("component", COMPONENTS)
-def test_a_component_is_complete(component: str, tmp_path: Path) -> None:
+@each_row("component", COMPONENTS)
+def test_a_component_is_complete(
+    component: str, components: dict[str, dict[str, Path]], tmp_path: Path
+) -> None:
     """Every module of a component can be imported where nothing else is installed."""
-    made = built.components(tmp_path / "built")
     lib = tmp_path / "lib"
-    for name, path in made[component].items():
+    for name, path in components[component].items():
         (lib / name).parent.mkdir(parents=True, exist_ok=True)
         (lib / name).write_bytes(path.read_bytes())
     wanted = COMPONENTS[component] or tuple(sizes.imports(mpy.SDK))
@@ -418,8 +446,7 @@ def test_a_component_is_complete(component: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.needs_micropython
-def test_documented_imports_work_on_a_board(tmp_path: Path) -> None:
-    lib = built.everything(tmp_path / "built")
+def test_documented_imports_work_on_a_board(lib: Path, tmp_path: Path) -> None:
     script = program(
         tmp_path,
         "from headwater.errors import E_WINDOW, HeadwaterError\n"
@@ -438,8 +465,7 @@ def test_documented_imports_work_on_a_board(tmp_path: Path) -> None:
 
 
 @pytest.mark.needs_micropython
-def test_numbers_are_loaded_only_by_a_program_that_names_them(tmp_path: Path) -> None:
-    lib = built.everything(tmp_path / "built")
+def test_numbers_are_loaded_only_by_a_program_that_names_them(lib: Path, tmp_path: Path) -> None:
     text = "import sys\nfrom headwater.mqtt.client import Client\nprint(sorted(sys.modules))\n"
     loaded = run(program(tmp_path, text), lib)
     for name in ("headwater.errors", "headwater.mqtt.spec", "headwater.mqtt.properties"):
@@ -448,7 +474,7 @@ def test_numbers_are_loaded_only_by_a_program_that_names_them(tmp_path: Path) ->
 
 @pytest.mark.needs_micropython
 def test_a_traceback_is_translated_to_the_sources(tmp_path: Path) -> None:
-    compile_units(build(), tmp_path / "built")
+    compile_units(shortened(), tmp_path / "built")
     script = program(
         tmp_path,
         "import sys\nfrom headwater.mqtt.client import Client\n"
@@ -466,7 +492,7 @@ def test_a_traceback_is_translated_to_the_sources(tmp_path: Path) -> None:
 
 def test_every_line_is_known() -> None:
     """The lines that are named begin statements of the sources."""
-    units = build()
+    units = shortened()
     for unit, lines in units.lines.items():
         text = units.sources[unit].splitlines()
         for line, source, old, _ in lines:
@@ -486,18 +512,11 @@ def test_command_writes_everything(tmp_path: Path) -> None:
         included = re.findall(r'"(\S+\.py)"', manifest)
         assert included
         assert all((tmp_path / "out" / one).is_file() for one in included)
-    (tmp_path / "mine").mkdir()
-    (tmp_path / "mine" / "file").write_text("")
-    call[-1] = str(tmp_path / "mine")
-    done = subprocess.run(call, cwd=ROOT, capture_output=True, text=True, timeout=300, check=False)
-    assert done.returncode == 1
-    assert done.stderr.startswith("components: ")
 
 
 @pytest.mark.parametrize("where", WHERE)
-def test_the_keeper_of_fmq_can_be_imported_with_little_memory(where: str, tmp_path: Path) -> None:
+def test_the_keeper_of_fmq_can_be_imported_with_little_memory(where: str, lib: Path, tmp_path: Path) -> None:
     """As modules this failed on a board with 137 KB free: the heap was fragmented."""
-    lib = built.everything(tmp_path / "built")
     script = program(tmp_path, "import headwater.fmq.keeper\nprint('imported')\n")
     heap = (137 << 10) * (2 if where == "micropython" else 1)
     done = RUNTIMES[where](script, path=[lib], heap=heap)
