@@ -16,7 +16,7 @@ import pytest
 from serial.tools import list_ports
 from serial.tools.list_ports_common import ListPortInfo
 
-from headwater_host.board import ports
+from headwater_host.board import ports, repl
 from headwater_host.board.errors import BoardError
 from headwater_host.board.install import LIB, OURS, RECORD
 from headwater_host.board.repl import Board
@@ -540,8 +540,10 @@ def test_headwater_in_another_place_is_reported(components: Path) -> None:
         assert "headwater  9.9 from /rom/lib/headwater/__init__.py\n" in look(board, "info")
 
 
-def test_a_board_that_does_not_answer_ctrl_c_is_an_error(components: Path) -> None:
+def test_a_board_that_does_not_answer_ctrl_c_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(repl, "_PROMPT_S", 0.5)
     with VirtualBoard(main=DEAF) as board:
+        board.wait_for("program runs")
         text = fails(board, 4, "info")
         assert f"the board at {board.port} does not answer ctrl-C with MicroPython's prompt" in text
 
@@ -564,7 +566,11 @@ def test_a_port_that_vanishes_while_a_file_is_copied_is_an_error(components: Pat
 
 
 @each_row("operation", [5, 50])
-def test_a_power_cut_during_an_installation_is_noticed_and_repaired(components: Path, operation: int) -> None:
+def test_a_power_cut_during_an_installation_is_noticed_and_repaired(
+    components: Path, monkeypatch: pytest.MonkeyPatch, operation: int
+) -> None:
+    # Time without an answer that shows that the board is off.
+    monkeypatch.setattr(repl, "_STEP_S", 3.0)
     with VirtualBoard(flash="littlefs") as board:
         run(board, "install", "mqtt")
         board.power_cut()
