@@ -13,7 +13,6 @@ import pytest
 from headwater.mqtt.client import Client
 from headwater_host.hub.service import Hub
 from tests.certificates import Pki
-from tests.hil import updates
 from tests.host.hub_client import Peer, until
 from tests.interop.dialer import SocketDialer
 from tests.interop.test_fmq_hub import stored
@@ -46,7 +45,7 @@ def settings(port: int, **more: object) -> dict[str, Any]:
     return {"broker": broker, **more}
 
 
-WIFI = {"wifi": [{"ssid": "elsewhere", "password": "open sesame"}, {"ssid": SSID, "password": PASSWORD}]}
+WIFI = {"wifi": [{"ssid": SSID, "password": PASSWORD}]}
 
 
 @contextmanager
@@ -54,7 +53,7 @@ def on_wifi(port: Port, broker: Mosquitto, main: str = PROGRAM, **more: object) 
     """A board with this port's modules, whose only way to the broker is WiFi and a name."""
     found = settings(1883, **WIFI, **more)
     found["broker"]["host"] = "broker.local"
-    made = board(found, main, flash="littlefs", port=port)
+    made = board(found, main, flash="littlefs", port=port, pace=0.02)
     made.air.reach("192.168.4.1:1883", broker.port)
     with name_server(everything_is("192.168.4.1")) as (names, _):
         made.air.reach("224.0.0.251:5353", names)
@@ -225,35 +224,6 @@ def test_the_board_sleeps_between_its_messages(mosquitto: Start, port: Port) -> 
         assert [(reading["boot"], reading["seq"]) for reading in readings][:3] == [(1, 1), (2, 1), (3, 1)]
         # Only the first start is worth a report.
         assert [reading["cause"] for topic, reading in watcher.got if topic == "board-1/boot"] == ["power on"]
-
-
-UPDATED = """
-from headwater_board.device import Device
-
-print("version", VERSION)
-device = Device()
-device.on_message = lambda message: print("got", message.payload_bytes())
-device.subscribe(b"board-1/commands")
-with device:
-    while device.wait(20) == 0:
-        pass
-"""
-
-
-def test_an_update_replaces_the_program_and_leaves_messages_to_it(mosquitto: Start) -> None:
-    broker = mosquitto()
-    update = {"topic": updates.TOPIC, "key_file": "/update.key"}
-    found = settings(broker.port, broker={"client_id": updates.TARGET}, update=update, **WIFI)
-    files = {"app.py": "VERSION = 1" + UPDATED, "update.key": updates.KEY.hex()}
-    main = "from headwater_board import loader\nloader.run('app', watchdog_ms=0)\n"
-    with board(found, main, files=files, flash="littlefs", port="rp2") as b:
-        b.wait_for("version 1", WAIT_S)
-        image = updates.image({"app.py": b"VERSION = 2" + UPDATED.encode()}, "2")
-        asyncio.run(updates.install(broker.port, image))
-        b.wait_for("version 2", WAIT_S)
-        Watcher(broker.port).send(b"board-1/commands", b"blink")
-        b.wait_for("got b'blink'", WAIT_S)
-        assert "HWU1" not in b.log
 
 
 LOADED = """

@@ -108,6 +108,10 @@ def test_the_quick_starts_end_with_something_to_see(place: Place) -> None:
     gateway, look = blocks("Quick start: gateway", "sh")
     (pipeline,) = blocks("Quick start: Spark", "sh")
     (script,) = blocks("Quick start: Spark", "python")
+    # The tutorial of the first board ends with the same commands, and a look at the same table.
+    first_board = (ROOT / "docs" / "tutorials" / "first-board.md").read_text(encoding="utf-8")
+    assert blocks("7. ", "sh", first_board) == [pipeline]
+    (first_look,) = blocks("7. ", "python", first_board)
     running: list[Running] = []
     try:
         # The namespace maps one user, root, so mosquitto must not change to another.
@@ -138,11 +142,13 @@ def test_the_quick_starts_end_with_something_to_see(place: Place) -> None:
             process.process.wait(PATIENCE_S)
     place.shell(pipeline)
     assert (place.folder / "tables" / "report.html").stat().st_size > 1000
-    (place.folder / "look.py").write_text(script)
-    table = place.shell("python look.py")
+    (place.folder / "look.py").write_text(f"{script}print('tutorial')\n{first_look}")
+    table, _, of_board_1 = place.shell("python look.py").partition("tutorial\n")
     assert re.search(r"board-1\|\s*\d+\|\s*1\| *uptime_ms\|", table), table
     assert re.search(r"board-2\|\s*1\|\s*0\| *uptime_ms\| *1500\.0\|", table), table
     assert int(table.splitlines()[-1]) >= 3
+    assert re.search(r"board-1\|\s*\d+\|\s*1\| *uptime_ms\|", of_board_1), of_board_1
+    assert "board-2" not in of_board_1
 
 
 @pytest.mark.needs_java
