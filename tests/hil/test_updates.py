@@ -6,6 +6,7 @@ import json
 import re
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -283,7 +284,9 @@ def esp32_version(number: str, program: str = updates.APP) -> dict[str, bytes]:
 def test_a_firmware_image_and_one_that_does_not_work(mosquitto: Start) -> None:
     """Files and firmware change together, and go back together."""
     broker = mosquitto()
-    with updates.board(broker.port, port="esp32", ota=True, watchdog_ms=1000, flash_size=4 << 20) as board:
+    with updates.board(
+        broker.port, port="esp32", ota=True, watchdog_ms=1000, trial_s=60, flash_size=4 << 20
+    ) as board:
         new = updates.image(esp32_version("1"), "1", 1, firmware=FIRMWARE)
         asyncio.run(updates.install(broker.port, new))
         assert "firmware ota_1\nversion 1 starts" in board.log
@@ -383,19 +386,21 @@ with device:
 
 
 def test_a_device_with_settings(mosquitto: Start) -> None:
-    """`Device` updates itself from the key `update` of its settings; its program gets the other messages."""
+    """`Device` updates itself from the key `update` of its settings; its program gets the other messages.
+
+    It feeds the watchdog of the loader.
+    """
     broker = mosquitto()
     settings = {
         "wifi": [{"ssid": SSID, "password": PASSWORD}],
         "broker": {"protocol": "mqtt", "host": "192.168.4.1", "port": 1883, "client_id": "shed"},
         "update": {"topic": updates.TOPIC, "key_file": "/update.key"},
-        "watchdog_ms": 4000,
     }
     files: dict[str, Content] = {
         **package_files("mpy"),
         "headwater.json": json.dumps(settings),
         "update.key": updates.KEY.hex(),
-        "main.py": 'from headwater_board import loader\nloader.run("app")\n',
+        "main.py": 'from headwater_board import loader\nloader.run("app", watchdog_ms=1500)\n',
         "app.py": DEVICE,
         "version.py": 'VERSION = "0"\n',
     }
@@ -412,6 +417,8 @@ def test_a_device_with_settings(mosquitto: Start) -> None:
 
         asyncio.run(talk())
         board.wait_for("command blink", after=mark)
+        time.sleep(2)
+        assert "watchdog" not in [event for _, event in board.events]
         bad = updates.image({"app.py": b"import nothing\n"}, "2", 2)
         with pytest.raises(UpdateError, match="ImportError: no module named 'nothing'"):
             asyncio.run(updates.install(broker.port, bad))

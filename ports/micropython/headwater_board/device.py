@@ -99,10 +99,14 @@ class Device:
         self.subscribe: Callable[..., int] = keeper.subscribe
         self.unsubscribe: Callable[..., int] = keeper.unsubscribe
         self.watchdog: Any = None
-        if settings["watchdog_ms"]:
+        # The loader of updates may have started one.
+        running = getattr(sys.modules.get("headwater_board.loader"), "watchdog", None)
+        if settings["watchdog_ms"] or running is not None:
             from headwater_board.watchdog import Watchdog
 
-            self.watchdog = Watchdog(settings["watchdog_ms"])
+            self.watchdog = Watchdog(
+                settings["watchdog_ms"] or 8000, None if settings["watchdog_ms"] else running
+            )
 
     def stop(self, timeout_ms: int = 0) -> int:
         """Stop the keeper and the network: as the keeper's ``stop``."""

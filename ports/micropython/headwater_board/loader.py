@@ -33,6 +33,8 @@ _WHY_BYTES = 120
 started = False
 #: True if the version that runs is on trial.
 on_trial = False
+#: The watchdog that ``run`` has started.
+watchdog: "Any" = None
 # Ends a start on trial.
 _timer: "Any" = None
 
@@ -82,8 +84,11 @@ def switch(slot: str, version: str, update_id: str, serial: int, starts: int = 3
 
 
 def confirm() -> None:
-    """Keep the version that is on trial."""
+    """Keep the version that is on trial; of any other version, do nothing."""
     global on_trial
+    if not on_trial:
+        # The file may have a version that waits for its first start.
+        return
     on_trial = False
     state = read()
     if "left" in state:
@@ -152,6 +157,9 @@ def _fail(why: str) -> None:
     """End a start on trial."""
     from machine import reset
 
+    if not on_trial:
+        # Confirmed since the timer was due.
+        return
     state = read()
     state["why"] = why[:_WHY_BYTES]
     try:
@@ -170,7 +178,7 @@ def run(app: str = "app", watchdog_ms: int = 8000, trial_s: int = 600) -> None:
     """
     import machine
 
-    global started, on_trial, _timer
+    global started, on_trial, watchdog, _timer
     started = True
     state = _begin()
     on_trial = "left" in state
@@ -181,9 +189,13 @@ def run(app: str = "app", watchdog_ms: int = 8000, trial_s: int = 600) -> None:
         # The slot may have this package as well. This module stays.
         sys.modules.pop("headwater_board", None)
     if watchdog_ms:
-        machine.WDT(timeout=watchdog_ms)
+        watchdog = machine.WDT(timeout=watchdog_ms)
     if trial_s and on_trial:
-        _timer = machine.Timer(-1)
+        try:
+            _timer = machine.Timer(-1)
+        except ValueError:
+            # ESP32 before MicroPython 1.27 has no virtual timers.
+            _timer = machine.Timer(1)
         why = "not connected within %d s" % trial_s
         _timer.init(mode=machine.Timer.ONE_SHOT, period=trial_s * 1000, callback=lambda timer: _fail(why))
     try:

@@ -23,7 +23,7 @@ class Watchdog:
 
     ``wdt`` is a watchdog that runs already; by default ``machine.WDT`` is started with ``timeout_ms``. Raises
     ValueError if the port does not allow that timeout. ``timer`` is the number of the ``machine.Timer`` for ``allow``;
-    before MicroPython 1.27 ESP32 has no -1, a virtual timer, but 0 to 3.
+    where the port does not have it, 0. Before MicroPython 1.27 ESP32 does not have -1, a virtual timer.
     """
 
     def __init__(self, timeout_ms: int = 8000, wdt: "Any" = None, timer: int = -1):
@@ -61,7 +61,10 @@ class Watchdog:
         self._left = ms // self._period
         if self._timer is None:
             make: Any = Timer
-            self._timer = make(self._timer_number)
+            try:
+                self._timer = make(self._timer_number)
+            except ValueError:
+                self._timer = make(0)
             self._timer.init(period=self._period, mode=make.PERIODIC, callback=self._tick)
 
     def _on_timer(self, timer: "Any") -> None:

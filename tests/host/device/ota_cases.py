@@ -485,6 +485,15 @@ def on_trial() -> None:
     assert bench.reports.last["version"] == "4"
 
 
+def confirmed_too_early() -> None:
+    """The old program calls ``confirm`` before the restart into the new version: that stays on trial."""
+    bench = Bench()
+    loader.on_trial = False
+    assert bench.send(image(serial=1), 400) == ota.READY
+    loader.confirm()
+    assert loader.read()["left"] == 3
+
+
 def odd_manifests() -> None:
     """Signed manifests with values changed at random: accepted or refused, never an exception."""
     rng = Rng(9)

@@ -74,6 +74,15 @@ class Timer:
         self._callback(self)
 
 
+class Esp32Timer(Timer):
+    """Before MicroPython 1.27, ESP32 has no virtual timers (ports/esp32/machine_timer.c)."""
+
+    def __init__(self, id, **settings):
+        if not 0 <= id < 4:
+            raise ValueError("invalid Timer number")
+        super().__init__(id, **settings)
+
+
 class Pin:
     """``machine.Pin``: remembers its level."""
 
@@ -302,7 +311,7 @@ class Chip:
         machine.reset_cause = lambda: cause
         machine.RTC = self.RTC
         machine.WDT = self.WDT
-        machine.Timer = Timer
+        machine.Timer = Esp32Timer if self.port == "esp32" else Timer
         machine.Pin = Pin
         machine.ADC = ADC
         machine.lightsleep = self.lightsleep
