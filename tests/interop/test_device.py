@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,10 +14,12 @@ import pytest
 from headwater.mqtt.client import Client
 from headwater_host.hub.service import Hub
 from tests.certificates import Pki
+from tests.host.gateway_peers import recorded, running_gateway
 from tests.host.hub_client import Peer, until
 from tests.interop.dialer import SocketDialer
 from tests.interop.test_fmq_hub import stored
 from tests.names import everything_is, name_server
+from tests.waiting import wait_until
 from tools import deploy
 from tools.board_air import PASSWORD, SSID
 from tools.broker import Mosquitto
@@ -137,6 +140,30 @@ async def test_fmq(hub: Hub) -> None:
         await peer.send_message("board-1/commands", b"blink")
         await asyncio.to_thread(b.wait_for, "got b'blink'", 60)
         await peer.leave()
+
+
+SERIAL = """
+from headwater_board.device import Device
+
+device = Device()
+device.log.write(30, b"the sensor is warm")
+with device:
+    while device.wait(100) == 0:
+        device.send({"celsius": 21.5})
+"""
+
+
+def test_a_serial_line_carries_readings_and_the_log(tmp_path: Path) -> None:
+    serial = {"line": 0}
+    found = {"serial": serial, "broker": {"client_id": "board-1"}, "log": {"topic": "unused"}}
+    with board(found, SERIAL, uarts=1, port="rp2", flash="littlefs") as b:
+        with running_gateway(tmp_path, serials=[b.uart_ports[0]]) as gateway:
+            gateway.wait_for("the sensor is warm")
+            wait_until(lambda: len(list(recorded(tmp_path / "log"))) > 3, "readings in the gateway's log")
+        messages = [(message.topic, json.loads(message.payload)) for message in recorded(tmp_path / "log")]
+    assert dict(messages)["board-1/boot"] == {"boot": 1, "cause": "power on"}
+    readings = [reading for topic, reading in messages if topic == "board-1"]
+    assert [reading["seq"] for reading in readings] == list(range(1, len(readings) + 1))
 
 
 STORING = """
