@@ -218,7 +218,7 @@ class BoardProcess:
         flags = termios.tcgetattr(self._slave)[3]
         at_prompt = not flags & termios.ISIG
         heard = b""
-        while read and (data := read_now(self._inner)):
+        while read and len(heard) < MAX_QUEUE and (data := read_now(self._inner)):
             heard += data
         said = self._filter(heard) if heard else b""
         if self.listening:

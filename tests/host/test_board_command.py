@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from mpremote.transport import TransportError
 from serial.tools import list_ports
 from serial.tools.list_ports_common import ListPortInfo
 
@@ -320,6 +321,22 @@ def test_ctrl_c_stops_a_running_program_on_the_board(board: VirtualBoard) -> Non
     board.wait_for("program runs", after=mark)
 
 
+def test_a_closed_pipe_stops_a_running_program_on_the_board(board: VirtualBoard) -> None:
+    mark = board.mark
+    command = [*HEADWATER, "board", "run", "-", "--port", board.port]
+    with subprocess.Popen(
+        command, env=environment(), stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    ) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        process.stdin.write(b"while True:\n    print('x' * 100)\n")
+        process.stdin.close()
+        process.stdout.readline()
+        process.stdout.close()
+        assert process.wait(PATIENCE_S) == 0
+    board.wait_for("program runs", after=mark)
+
+
 def test_logs_shows_what_a_board_prints_over_its_resets(components: Path) -> None:
     program = "import time\nfor n in range(1000):\n    print('tick', n)\n    time.sleep_ms(50)\n"
     with VirtualBoard(main=program) as board:
@@ -372,6 +389,17 @@ def test_files_are_copied_listed_and_removed(board: VirtualBoard, tmp_path: Path
     assert look(board, "files", "ls").split() == ["deep", "main.py"]
     for words in (("get", "/data.bin"), ("rm", "/data.bin"), ("ls", "/data.bin")):
         assert "there is no /data.bin on the board" in fails(board, 1, "files", *words)
+    assert "the directory is not empty" in fails(board, 1, "files", "rm", "/deep")
+    assert "needs a NAME" in fails(board, 2, "files", "put", "-")
+
+
+def test_names_and_programs_that_are_not_utf8(board: VirtualBoard, tmp_path: Path) -> None:
+    name = tmp_path / os.fsdecode(b"a\xff.txt")
+    name.write_bytes(b"x")
+    look(board, "files", "put", name)
+    assert look(board, "files", "ls").split() == ["a\\udcff.txt", "main.py"]
+    (tmp_path / "program.py").write_bytes(b"\xff")
+    assert "is not a program" in fails(board, 2, "run", tmp_path / "program.py")
 
 
 def test_reset_starts_the_program(board: VirtualBoard) -> None:
@@ -548,6 +576,16 @@ def test_a_board_that_does_not_answer_ctrl_c_is_an_error(monkeypatch: pytest.Mon
         assert f"the board at {board.port} does not answer ctrl-C with MicroPython's prompt" in text
 
 
+def test_a_board_that_never_stops_printing_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(repl, "_PROMPT_S", 0.2)
+    with (
+        VirtualBoard(main=DEAF.replace("time.sleep_ms(50)", "print('x' * 100)")) as board,
+        pytest.raises(TransportError, match="raw repl"),
+        Board(board.port) as remote,
+    ):
+        remote.exec("")
+
+
 def test_a_port_that_vanishes_while_a_file_is_copied_is_an_error(components: Path, tmp_path: Path) -> None:
     (tmp_path / "large.bin").write_bytes(bytes(1 << 20))
     board = VirtualBoard().start()
@@ -599,6 +637,9 @@ def test_wrong_settings_are_refused(board: VirtualBoard, tmp_path: Path) -> None
     assert "torn.json is not JSON" in fails(board, 2, "install", "--settings", tmp_path / "torn.json")
     assert "a JSON object is needed" in fails(board, 2, "install", "--settings", tmp_path / "list.json")
     assert "--ca FILE" in fails(board, 2, "install", "--broker", "mqtts://h")
+    (tmp_path / "ca").write_bytes(b"")
+    assert "no certificate" in fails(board, 2, "install", "--broker", "mqtts://h", "--ca", tmp_path / "ca")
+    assert "--client-id: the value is empty" in fails(board, 2, "install", "--client-id", "")
     assert "no WebSocket" in fails(board, 2, "install", "--broker", "ws://h")
     assert "there is no component 'mqt'" in fails(board, 2, "install", "mqt")
     assert "standard input ended" in fails(board, 2, "install", "--wifi", "home")

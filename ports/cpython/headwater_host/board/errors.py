@@ -92,6 +92,8 @@ def explained(port: str) -> Iterator[None]:
         cause = str(error).rstrip()
         if re.search(r"ENOSPC|OSError: 28$", cause):
             raise full() from error
+        if cause.endswith("OSError: 39"):  # ENOTEMPTY
+            raise BoardError("the directory is not empty: remove its files first") from error
         raise BoardError(f"code on the board failed:\n{cause}") from error
     except SerialTimeoutException as error:
         raise BoardError(_unanswered(port), TIMED_OUT) from error

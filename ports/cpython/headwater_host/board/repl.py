@@ -53,6 +53,30 @@ def _text(data: bytes) -> str:
     return data.decode(errors="replace").replace("\r\n", "\n")
 
 
+class _Transport(SerialTransport):  # type: ignore[misc]  # mpremote has no types
+    """mpremote's transport with a limit for a board that never stops printing."""
+
+    def read_until(
+        self,
+        min_num_bytes: int,
+        ending: bytes,
+        timeout: float | None = 10,
+        data_consumer: Callable[[bytes], object] | None = None,
+        timeout_overall: float | None = None,
+    ) -> bytes:
+        """Read up to `ending`. Unlike mpremote, `timeout_overall` counts while bytes arrive, too."""
+        if timeout_overall is None:
+            return bytes(super().read_until(min_num_bytes, ending, timeout, data_consumer))
+        data = bytearray()
+        deadline = time.monotonic() + timeout_overall
+        while not data.endswith(ending) and time.monotonic() < deadline:
+            if self.serial.in_waiting:
+                data += self.serial.read(1)
+            else:
+                time.sleep(0.01)
+        return bytes(data)
+
+
 class Board:
     """The board at `port`. A context manager closes the port.
 
@@ -103,15 +127,17 @@ class Board:
     def stream(self, code: str, consume: Callable[[bytes], object]) -> str:
         """Run code at the raw prompt until it ends; pass its output to `consume`. Return the traceback, or "".
 
-        KeyboardInterrupt interrupts the code on the board, too.
+        KeyboardInterrupt and exceptions of `consume` interrupt the code on the board, too.
         """
         self._begin(code)
         try:
             return self._follow(None, consume)
-        except KeyboardInterrupt:
-            with contextlib.suppress(TransportError):
+        except BaseException as error:
+            # `consume` fails if its reader has closed the pipe.
+            rest = consume if isinstance(error, KeyboardInterrupt) else lambda data: None
+            with contextlib.suppress(TransportError, OSError):
                 self._transport.serial.write(b"\x03")
-                self._follow(_INTERRUPT_S, consume)
+                self._follow(_INTERRUPT_S, rest)
             raise
 
     def run_file(self, path: Path, timeout: float = 60.0) -> str:
@@ -234,7 +260,7 @@ class Board:
         deadline = time.monotonic() + self._patience
         while True:
             try:
-                transport = SerialTransport(self.port)
+                transport = _Transport(self.port)
             except (TransportError, OSError) as error:
                 if time.monotonic() < deadline:
                     time.sleep(0.05)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from headwater_host.cli import board_settings, board_update
 from headwater_host.cli.options import FILE, FLAG, SECONDS, content, directory, option, subcommand
-from headwater_host.exits import FAILED, OK, CommandError
+from headwater_host.exits import FAILED, OK, USAGE, CommandError
 
 if TYPE_CHECKING:
     from headwater_host.board.repl import Board
@@ -59,7 +59,7 @@ def _port_option(parser: argparse.ArgumentParser) -> None:
         parser,
         "--port",
         f"Serial port, or USB serial number; default: {PORT_VARIABLE}, else the only board",
-        default=os.environ.get(PORT_VARIABLE),
+        default=os.environ.get(PORT_VARIABLE) or None,
         metavar="PORT",
     )
 
@@ -92,7 +92,7 @@ def _install_options(parser: argparse.ArgumentParser) -> None:
         "--components",
         f"Directory with built components; default: {COMPONENTS_VARIABLE}, else those of this package",
         type=directory,
-        default=os.environ.get(COMPONENTS_VARIABLE),
+        default=os.environ.get(COMPONENTS_VARIABLE) or None,
         metavar="DIR",
     )
     board_settings.add_options(parser)
@@ -254,7 +254,10 @@ def _progress(name: str, written: int, size: int) -> None:
 
 
 def _run(args: argparse.Namespace) -> int:
-    program = content(args.file).decode()
+    try:
+        program = content(args.file).decode()
+    except UnicodeDecodeError as wrong:
+        raise CommandError(f"{args.file} is not a program: {wrong}", USAGE) from wrong
     with _board(args) as board:
         error = board.stream(program, _write)
     if error:
@@ -291,6 +294,11 @@ def _files(args: argparse.Namespace) -> int:
             data = _FILES[args.files_command](board, args)
         except FileNotFoundError as error:
             raise CommandError(f"there is no {args.name} on the board", FAILED) from error
+        except (IsADirectoryError, NotADirectoryError, PermissionError) as error:
+            # mpremote passes the file's name as the error's text.
+            raise CommandError(
+                f"{error.strerror} on the board: {os.strerror(error.errno or 0)}", FAILED
+            ) from error
     if args.files_command == "get" and args.file != "-":
         Path(args.file or Path(args.name).name).write_bytes(data)
     else:
@@ -299,7 +307,7 @@ def _files(args: argparse.Namespace) -> int:
 
 
 def _files_ls(board: "Board", args: argparse.Namespace) -> bytes:
-    return "".join(f"{name}\n" for name in sorted(board.listdir(args.name))).encode()
+    return "".join(f"{name}\n" for name in sorted(board.listdir(args.name))).encode(errors="backslashreplace")
 
 
 def _files_get(board: "Board", args: argparse.Namespace) -> bytes:
@@ -308,6 +316,8 @@ def _files_get(board: "Board", args: argparse.Namespace) -> bytes:
 
 def _files_put(board: "Board", args: argparse.Namespace) -> bytes:
     name = args.name or f"/{Path(args.file).name}"
+    if name == "/-":
+        raise CommandError("files put -: standard input needs a NAME on the board", USAGE)
     board.put(name, content(args.file), functools.partial(_progress, name))
     return b""
 

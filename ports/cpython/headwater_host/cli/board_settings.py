@@ -37,6 +37,9 @@ def patch(args: argparse.Namespace) -> tuple[dict[str, Any], dict[str, bytes]]:
     changes: dict[str, Any] = {}
     broker: dict[str, Any] = {}
     files = {}
+    for name in ("country", "client_id"):
+        if getattr(args, name) == "":
+            raise CommandError(f"--{name.replace('_', '-')}: the value is empty", USAGE)
     if args.wifi:
         changes["wifi"] = [_network(ssid) for ssid in args.wifi]
     if args.country:
@@ -61,6 +64,8 @@ def patch(args: argparse.Namespace) -> tuple[dict[str, Any], dict[str, bytes]]:
     if args.ca:
         data = content(str(args.ca))
         name = "/ca.pem" if b"-----BEGIN" in data else "/ca.der"
+        if name == "/ca.der" and data[:1] != b"\x30":
+            raise CommandError(f"--ca {args.ca}: no certificate in PEM or DER", USAGE)
         broker["tls"] = {"ca": name}
         files[name] = data
     if broker:
