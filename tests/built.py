@@ -8,9 +8,10 @@ import shutil
 from importlib.metadata import version
 from pathlib import Path
 
+from headwater_host.board.install import LIB
 from tools import mpy
 from tools.components.build import build, write
-from tools.components.table import ALL, COMPONENTS
+from tools.components.table import COMPONENTS
 from tools.toolchain import CACHE, ROOT
 
 PORTABLE = ROOT / "tests" / "portable"
@@ -35,33 +36,36 @@ def _digest() -> str:
     return found.hexdigest()
 
 
-def components(folder: Path) -> dict[str, dict[str, Path]]:
-    """Write the components to ``folder``: the files of each. Attributes that tests use keep their names.
+def components(folder: Path, *, tested: bool = False) -> dict[str, dict[str, Path]]:
+    """Write the components to ``folder``: the files of each. ``tested``: attributes that tests use keep their names.
 
     All processes copy one build, which they keep until its sources change.
     """
-    kept = CACHE / "components" / _digest()
-    kept.parent.mkdir(parents=True, exist_ok=True)
-    with (kept.parent / "lock").open("w") as lock:
+    kept = CACHE / "components" / _digest() / ("tested" if tested else "released")
+    kept.parent.parent.mkdir(parents=True, exist_ok=True)
+    with (kept.parent.parent / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not kept.exists():
-            for stale in kept.parent.glob("[0-9a-f]*"):
-                shutil.rmtree(stale)
+            for other in kept.parent.parent.glob("[0-9a-f]*"):
+                if other != kept.parent:
+                    shutil.rmtree(other)
             made = kept.with_suffix(".part")
-            write(build(keep=private_names()), made)
+            write(build(keep=private_names() if tested else ()), made)
             made.rename(kept)
         shutil.copytree(kept, folder, dirs_exist_ok=True)
+    packages = {name: json.loads((folder / f"{name}.json").read_text()) for name in COMPONENTS}
     return {
-        component: {
-            name: folder / path
-            for name, path in json.loads((folder / f"{component}.json").read_text())["urls"]
-        }
-        for component in COMPONENTS
+        component: {name: folder / path for name, path in package["urls"]}
+        for component, package in packages.items()
     }
 
 
+def on_board(component: str, folder: Path) -> dict[str, Path]:
+    """As ``tools.deploy.package_files``, for a component."""
+    return {f"{LIB}/{name}": path for name, path in components(folder)[component].items()}
+
+
 def everything(folder: Path) -> Path:
-    """A folder to import all of the core from, built."""
-    made = components(folder)
-    assert made[ALL]
+    """A folder to import all of the core from, built; attributes that tests use keep their names."""
+    components(folder, tested=True)
     return folder / "lib"

@@ -19,9 +19,22 @@ from tools.broker import Mosquitto
 from tools.rabbitmq import RabbitMq
 
 _MARKER = "needs_"
-#: For several processes: folders whose tests share what is dear (Spark, a board), and files whose tests share nothing.
+#: For several processes: folders whose tests share what is dear (Spark, a board), and files whose tests share nothing
+#: that takes long to make.
 _TOGETHER = ("tests/spark/", "tests/hil/")
-_APART = frozenset({"tests/host/test_portable.py", "tests/alloc/test_alloc.py"})
+_APART = frozenset(
+    {
+        "tests/alloc/test_alloc.py",
+        "tests/hil/test_board_life.py",
+        "tests/hil/test_updates.py",
+        "tests/hil/test_virtual_board.py",
+        "tests/host/test_board_command.py",
+        "tests/host/test_mip.py",
+        "tests/host/test_portable.py",
+        "tests/interop/test_board_examples.py",
+        "tests/interop/test_wifi_board.py",
+    }
+)
 
 
 def _missing(name: str) -> str:

@@ -13,9 +13,6 @@ from headwater_host.board import install
 from headwater_host.board.install import LIB
 from tools import mpy
 from tools.board import Board
-from tools.components.__main__ import OUTPUT
-from tools.components.build import build, write
-from tools.components.table import ALL
 
 Form = Literal["py", "mpy"]
 
@@ -29,12 +26,6 @@ def package_files(form: Form) -> dict[str, Path]:
             name = module.with_suffix(f".{form}")
             found[f"{LIB}/{name.as_posix()}"] = source / name
     return found
-
-
-def component_files(component: str = ALL, folder: Path = OUTPUT) -> dict[str, Path]:
-    """As ``package_files``, for a component, which is built in ``folder`` with all others."""
-    made = write(build(), folder)
-    return {f"{LIB}/{name}": path for name, path in made[component].items()}
 
 
 def tree_files(root: Path, target: str, suffixes: tuple[str, ...]) -> dict[str, Path]:

@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from tests import built
 from tools import mpy
 from tools.board import Board, DeviceError, TransportError
-from tools.deploy import component_files, deploy, package_files, synchronise, tree_files
+from tools.deploy import deploy, package_files, synchronise, tree_files
 from tools.runtimes import declared_heap
 from tools.toolchain import ROOT
 from tools.virtual_board import VirtualBoard
@@ -86,7 +87,7 @@ def test_headwater_is_deployed_and_only_changes_are_copied_again(board: Board) -
 
 def test_a_component_takes_the_place_of_the_modules(board: Board, tmp_path: Path) -> None:
     deploy(board)
-    changed, stale = deploy(board, files=component_files("headwater-mqtt", tmp_path / "built"))
+    changed, stale = deploy(board, files=built.on_board("headwater-mqtt", tmp_path / "built"))
     assert {"/lib/headwater/__init__.mpy", "/lib/headwater/mqtt/__init__.mpy"} <= set(changed)
     assert "/lib/headwater/mqtt/session.mpy" in stale
     board.soft_reset()

@@ -13,6 +13,7 @@ from headwater.mqtt.client import Client
 from headwater_host.capture import CaptureReader
 from headwater_spark.pipeline import run_on
 from headwater_spark.tables import TELEMETRY
+from tests import built
 from tests.host.command import running
 from tests.interop.dialer import SocketDialer
 from tests.spark.logs import InProcess, rows
@@ -54,7 +55,7 @@ client.disconnect()
     files = deploy.package_files("mpy")
     own = files
     if form == "component":
-        own = deploy.component_files("headwater-mqtt", tmp_path / "built")
+        own = built.on_board("headwater-mqtt", tmp_path / "built")
     with VirtualBoard(main=program, files=own, name="uptime") as board:
         with VirtualBoard(main=listener, files=files, name="listener") as other:
             other.wait_for("published True", 200)

@@ -9,6 +9,7 @@ import pytest
 from headwater_host.fmq.values import decode
 from headwater_host.hub.config import Listener
 from headwater_host.hub.service import Hub
+from tests import built
 from tests.certificates import Pki
 from tests.host.hub_client import Peer, config, hub_of, until
 from tests.interop.test_fmq_hub import stored
@@ -27,7 +28,7 @@ TOPIC = "board-1/telemetry"
 async def test_telemetry_goes_on_over_a_hub_that_restarts(form: str, tmp_path: Path) -> None:
     files = deploy.package_files("mpy")
     if form == "component":
-        files = deploy.component_files("headwater-fmq", tmp_path / "built")
+        files = built.on_board("headwater-fmq", tmp_path / "built")
     source = EXAMPLE.read_text(encoding="utf-8")
 
     async def has_more(hub: Hub, board: VirtualBoard, than: int) -> int:
