@@ -142,6 +142,35 @@ async def test_fmq(hub: Hub) -> None:
         await peer.leave()
 
 
+ASYNCIO = """
+import asyncio
+from headwater_board import aio
+from headwater_board.device import Device
+
+device = Device()
+
+async def main():
+    async with aio.Client(device.keeper) as client:
+        await client.subscribe(b"board-1/commands", 1)
+        print("ready")
+        async for message in client:
+            print("got", message.payload)
+
+asyncio.run(main())
+"""
+
+
+def test_the_asyncio_client_polls_the_whole_device(mosquitto: Start) -> None:
+    broker = mosquitto()
+    with on_wifi("esp32", broker, ASYNCIO, watchdog_ms=1000) as b:
+        b.wait_for("ready", WAIT_S)
+        began = time.monotonic()
+        wait_until(lambda: time.monotonic() - began > 2.5, "more than two watchdog timeouts")
+        Watcher(broker.port).send(b"board-1/commands", b"blink")
+        b.wait_for("got b'blink'", WAIT_S)
+        assert [event for _, event in b.events] == ["power on"]
+
+
 SERIAL = """
 from headwater_board.device import Device
 
