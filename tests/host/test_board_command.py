@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 from mpremote.transport import TransportError
+from mpremote.transport_serial import SerialTransport
 from serial.tools import list_ports
 from serial.tools.list_ports_common import ListPortInfo
 
@@ -607,8 +608,8 @@ def test_a_port_that_vanishes_while_a_file_is_copied_is_an_error(components: Pat
 def test_a_power_cut_during_an_installation_is_noticed_and_repaired(
     components: Path, monkeypatch: pytest.MonkeyPatch, operation: int
 ) -> None:
-    # Time without an answer that shows that the board is off.
-    monkeypatch.setattr(repl, "_STEP_S", 3.0)
+    # Seconds without an answer that show mpremote that the board is off: 10 otherwise.
+    monkeypatch.setattr(SerialTransport.exec_raw, "__defaults__", (3, None))
     with VirtualBoard(flash="littlefs") as board:
         run(board, "install", "mqtt")
         board.power_cut()
