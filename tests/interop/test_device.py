@@ -221,10 +221,10 @@ def test_a_store_keeps_readings_over_a_power_cut(mosquitto: Start) -> None:
         b.power_on()
         b.wait_for("boot 2", WAIT_S)
         watcher.until(lambda got: any(reading["boot"] == 2 for _, reading in got))
-    before = [reading.get("seq", 0) for _, reading in watcher.got if reading["boot"] == 1]
-    # What was sent before the broker stopped, and not acknowledged, comes first; 0 is the report of the start.
-    assert len(before) >= 10
-    assert sorted(before) == list(range(min(before), min(before) + len(before)))
+    # The report of the start may be among the ten.
+    before = [reading["seq"] for topic, reading in watcher.got if topic == "board-1" and reading["boot"] == 1]
+    assert len(before) >= 9
+    assert before == list(range(before[0], before[0] + len(before)))
 
 
 @pytest.mark.parametrize("port", ["esp32", "rp2"])
@@ -272,12 +272,12 @@ def test_the_board_sleeps_between_its_messages(mosquitto: Start, port: Port) -> 
     broker = mosquitto()
     watcher = Watcher(broker.port)
     with on_wifi(port, broker, SLEEPING, outbox={}, sleep={"seconds": 600}) as b:
-        for boot in (1, 2, 3):
+        for boot in (1, 2):
             assert b.wait_asleep(WAIT_S) == 600000
             watcher.until(partial(woken, boot))
             b.wake()
         readings = [reading for topic, reading in watcher.got if topic == "board-1"]
-        assert [(reading["boot"], reading["seq"]) for reading in readings][:3] == [(1, 1), (2, 1), (3, 1)]
+        assert [(reading["boot"], reading["seq"]) for reading in readings][:2] == [(1, 1), (2, 1)]
         # Only the first start is worth a report.
         assert [reading["cause"] for topic, reading in watcher.got if topic == "board-1/boot"] == ["power on"]
 
