@@ -27,7 +27,7 @@ def test_power_cuts_at_every_flash_operation(script: str) -> None:
     print(done.stdout)
 
 
-@pytest.mark.parametrize("module", ["life_logs", "life_watchdog"])
+@pytest.mark.parametrize("module", ["life_damage", "life_logs", "life_watchdog"])
 def test_module(module: str) -> None:
     done = run_unix(PORTABLE / "run.py", module, path=PATH)
     assert done.stdout.rstrip().endswith(" passed, 0 failed"), done.stdout
@@ -57,6 +57,7 @@ SERVERS: dict[str, tuple[list[Callable[[bytes], bytes]], str]] = {
             partial(time_answer, head=b"\xe4\x02"),
             partial(time_answer, head=b"\x23\x02"),
             partial(time_answer, head=b"\x24\x10"),
+            partial(time_answer, seconds=2208988800 + 60),
             lambda query: time_answer(query)[:47],
             time_answer,
         ],

@@ -16,6 +16,7 @@ import json
 import os
 import sys
 from binascii import crc32
+from errno import ENOENT
 from io import StringIO
 
 TYPE_CHECKING = False
@@ -59,10 +60,15 @@ class Boots:
         self.seq = 0
         self.error: OSError | None = None
         #: [number of the write, boot, note, last error, its boot]
-        self._state: list[Any] = max(_load(path + ".0"), _load(path + ".1"))
+        states = (_load(path + ".0"), _load(path + ".1"))
+        self._state: list[Any] = max(states)
+        if self._state[0] < 0:
+            # No file tells which numbers were used. These are larger, also than that of the last write.
+            self._state[0] = self._state[1] = 1 << 31 | int.from_bytes(os.urandom(4), "big") >> 2
         self._errors = _ERRORS
         self.cause = _cause(self._state[2])
-        self._state[1] += 1
+        # A damaged file may have had the number that follows.
+        self._state[1] += 1 if min(states)[0] >= 0 else 2
         self._state[2] = ""
         self._store()
         self.boot: int = self._state[1]
@@ -130,16 +136,22 @@ class Boots:
 
 
 def _load(path: str) -> "list[Any]":
-    """Return the state in a file; the first state if there is none, or a torn one."""
+    """Return the state in a file; the first state if there is none, with -1 if it is torn or cannot be read."""
     try:
         with open(path, "rb") as file:
             data = file.read()
+        if not data:
+            # The first write was cut.
+            return [0, 0, "", "", 0]
         if int(data[:8], 16) == crc32(data[8:]):
             state: list[Any] = json.loads(data[8:])
             return state
-    except (OSError, ValueError):
+    except OSError as error:
+        if error.errno == ENOENT:
+            return [0, 0, "", "", 0]
+    except ValueError:
         pass
-    return [0, 0, "", "", 0]
+    return [-1, 0, "", "", 0]
 
 
 def _cause(note: str) -> str:

@@ -38,6 +38,11 @@ _EPOCH = 946684800 if time.gmtime(0)[0] == 2000 else 0
 _NTP_1970 = const(2208988800)
 _ERA = 1 << 32
 _SIZE = const(48)
+# The years 2025 to 2099.
+_SINCE_MS = 1735689600000
+_UNTIL_MS = 4102444800000
+# Of ``headwater.errors``.
+_E_TIMEOUT = const(-61)
 # A kind of value of FMQ.
 _DATETIME = const(11)
 # RFC 4330, 10: at least 15 s between two queries to a server.
@@ -55,12 +60,18 @@ def unix_ms() -> int:
     return time.time_ns() // 1000000 + _EPOCH * 1000
 
 
-def set_clock(ms: int) -> None:
-    """Set ``machine.RTC`` to ``ms`` milliseconds since 1970. RP2 stores whole seconds."""
+def set_clock(ms: int) -> bool:
+    """Set ``machine.RTC`` to ``ms`` milliseconds since 1970. RP2 stores whole seconds.
+
+    Return False for a time before 2025 or after 2099, which comes from a clock that is not set: it changes nothing.
+    """
+    if not _SINCE_MS <= ms < _UNTIL_MS:
+        return False
     import machine
 
     t = time.gmtime(ms // 1000 - _EPOCH)
     machine.RTC().datetime((t[0], t[1], t[2], t[6], t[3], t[4], t[5], ms % 1000 * 1000))
+    return True
 
 
 def ask_hub(client: "Client") -> int:
@@ -184,7 +195,9 @@ class Sntp:
             # The second era begins in 2036.
             seconds += _ERA
         fraction = int.from_bytes(answer[44:46], "big") * 1000 >> 16
-        set_clock((seconds - _NTP_1970) * 1000 + fraction + self._passed() // 2)
+        if not set_clock((seconds - _NTP_1970) * 1000 + fraction + self._passed() // 2):
+            self._failed()
+            return
         self.syncs += 1
         self._tries = 0
         self._wait(self.period_ms)
@@ -220,6 +233,10 @@ class TimedNetwork:
         """Poll the network and the clock. Return whether the network is up and the clock is set."""
         if not self._poll(busy):
             return False
+        failures = self._sntp.failures
         if self._sntp.poll():
             self._is_set = True
+        elif not self._is_set and self._sntp.failures != failures:
+            # Nothing else can notice a dead link before the first connection.
+            self.failed(_E_TIMEOUT)
         return self._is_set

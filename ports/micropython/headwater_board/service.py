@@ -47,6 +47,9 @@ class Service:
         *lines, self._text = (self._text + bytes(self._buf[:n])).split(b"\n")
         for line in lines:
             if line[:5] == b"time ":
-                set_clock(int(line[5:]))
-                self.syncs += 1
+                try:
+                    self.syncs += set_clock(int(line[5:]))
+                except ValueError:
+                    # Not a number: the line is ignored.
+                    pass
         self._text = self._text[-_SIZE:]
