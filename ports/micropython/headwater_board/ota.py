@@ -116,7 +116,8 @@ class Receiver:
         self._topic_state = topic + b"/state"
         self._now = loader.read()
         self._slot = "/b" if self._now["slot"] == "a" else "/a"
-        self._connections = keeper.connections
+        # The connection that has been reported; there may be one already.
+        self._connections = 0
         # Bytes of a piece that the receive buffer holds.
         self._most: int = keeper.client.session.rx.capacity - len(topic) - _PIECE - _AROUND
         # A manifest that is being collected, with what is before it in the image; how much of it is there.
@@ -289,7 +290,8 @@ class Receiver:
                     self._form(self._head[_SIGNATURE : _SIGNATURE + _ID], 0, self._head_at),
                     0,
                 )
-            elif self.state:
+            # Another sender may wait for the report about its image.
+            if self.state:
                 number = self.at
                 for i in range(len(self._progress) - 2, len(self._progress) - 2 - _NUMBER, -1):
                     self._progress[i] = 48 + number % 10 if number or i == len(self._progress) - 2 else 32

@@ -485,6 +485,30 @@ def on_trial() -> None:
     assert bench.reports.last["version"] == "4"
 
 
+def connected_before() -> None:
+    """A receiver that is made while the program is connected confirms the version as well."""
+    bench = Bench()
+    assert bench.send(image(serial=1), 400) == ota.READY
+    start()
+    bench.begin()
+    bench.polls(1)
+    assert "left" not in loader.read()
+
+
+def abandoned_manifest() -> None:
+    """A manifest that does not go on does not hide the progress of the image that does."""
+    bench = Bench()
+    bench.offer(image(serial=1))
+    made = image(serial=2)
+    bench.piece(made, 0, 100)
+    bench.polls(2)
+    assert bench.offer(image(serial=1))["state"] == "receiving"
+    bench.reports.sent.clear()
+    bench.piece(image(serial=1), 0, 38)
+    bench.polls(2)
+    assert any(hexlify(image(serial=1)[6:14]) in text for text in bench.reports.sent)
+
+
 def confirmed_too_early() -> None:
     """The old program calls ``confirm`` before the restart into the new version: that stays on trial."""
     bench = Bench()
