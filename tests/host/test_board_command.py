@@ -322,6 +322,19 @@ def test_ctrl_c_stops_a_running_program_on_the_board(board: VirtualBoard) -> Non
     board.wait_for("program runs", after=mark)
 
 
+def test_ctrl_c_within_a_step_lets_the_program_run_again(board: VirtualBoard, tmp_path: Path) -> None:
+    mark = board.mark
+    data = tmp_path / "data.bin"
+    data.write_bytes(bytes(500000))
+    with subprocess.Popen(
+        [*HEADWATER, "board", "files", "put", str(data), "--port", board.port], env=environment()
+    ) as process:
+        time.sleep(2)
+        process.send_signal(signal.SIGINT)
+        assert process.wait(PATIENCE_S) == 130
+    board.wait_for("program runs", 5, after=mark)
+
+
 def test_a_closed_pipe_stops_a_running_program_on_the_board(board: VirtualBoard) -> None:
     mark = board.mark
     command = [*HEADWATER, "board", "run", "-", "--port", board.port]

@@ -176,6 +176,10 @@ class Board:
         """Keep the watchdog of the program that was stopped from resetting the board, if it is one of headwater."""
         self.exec(_FEED)
 
+    def interrupt(self) -> None:
+        """Stop what an interrupted call left unfinished, and return to the raw prompt."""
+        self._connect(soft_reset=False)
+
     def soft_reset(self) -> None:
         """Reset the interpreter without running `main.py`."""
         self._connect(soft_reset=True)

@@ -156,6 +156,7 @@ def _board(args: argparse.Namespace) -> Iterator["Board"]:
         except BaseException as error:
             if board.at_prompt and not args.no_reset and not is_of_line(error):
                 with contextlib.suppress(Exception):  # the first error counts
+                    board.interrupt()
                     board.reset()
             raise
         if not args.no_reset:
