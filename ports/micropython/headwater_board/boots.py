@@ -67,10 +67,14 @@ class Boots:
             self._state[0] = self._state[1] = 1 << 31 | int.from_bytes(os.urandom(4), "big") >> 2
         self._errors = _ERRORS
         self.cause = _cause(self._state[2])
+        damaged = min(states)[0] < 0
         # A damaged file may have had the number that follows.
-        self._state[1] += 1 if min(states)[0] >= 0 else 2
+        self._state[1] += 2 if damaged else 1
         self._state[2] = ""
         self._store()
+        if damaged:
+            # To the other file as well, so that the numbers in the two never differ by more than one.
+            self._store()
         self.boot: int = self._state[1]
         if self.error is not None:
             self.boot = 1 << 31 | int.from_bytes(os.urandom(4), "big")
