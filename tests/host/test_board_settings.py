@@ -105,6 +105,11 @@ MISTAKES: list[tuple[Any, list[str]]] = [
         ["watchdog_ms is 9000; allowed: a whole number from 1000 to 8388, or null"],
     ),
     (
+        # An ESP32 counts milliseconds to 2**31.
+        {**broker(), "sleep": {"seconds": 2147484}},
+        ["sleep.seconds is 2147484; allowed: a whole number from 1 to 2147483"],
+    ),
+    (
         {**broker(), "watchdog_ms": 8000, "sleep": {"seconds": 60}},
         ["sleep and watchdog_ms are there; allowed: one of them"],
     ),
@@ -179,6 +184,7 @@ def test_a_damaged_file_has_a_sentence(tmp_path: Path) -> None:
             damaged[chance.randrange(len(text))] = chance.choice((chance.randrange(256), *b'{}[]",:\\0'))
         files[f"damaged-{i:03}"] = bytes(damaged)
     files["deep"] = b"[" * LARGEST
+    files["deep-value"] = b'{"wifi": ' + b"[" * 1900 + b"]" * 1900 + b"}"
     files["list-as-key"] = b"{[1]: 2}"
     files["number"] = b"1" * LARGEST
     files["oversized"] = text + b" " * LARGEST

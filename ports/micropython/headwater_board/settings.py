@@ -90,7 +90,7 @@ KEYS: "dict[str, Any]" = {
     "topic": (_is_topic, 0, 0, None),
     "outbox": {"path": (_is_path, 0, 0, "/outbox.hwj"), "size": (int, 128, 65536, 2048)},
     "watchdog_ms": (int, 1000, 8388, None),
-    "sleep": {"seconds": (int, 1, 2592000), "awake_ms": (int, 1000, 600000, 20000)},
+    "sleep": {"seconds": (int, 1, 2147483), "awake_ms": (int, 1000, 600000, 20000)},
     "update": {"topic": _TOPIC, "key_file": _PATH},
     "log": {"topic": _TOPIC, "size": (int, 700, 65536, 1024)},
 }
@@ -143,7 +143,10 @@ def _check(rule: "Any", value: "Any", name: str, wrong: "list[str]") -> "Any":
             if key not in rule:
                 wrong.append(f"{prefix}{str(key)[:_SHOWN]} is unknown; allowed: {', '.join(sorted(rule))}")
         return {key: _member(rule[key], value, key, prefix + key, wrong) for key in rule}
-    shown = json.dumps(value)
+    try:
+        shown = json.dumps(value)
+    except RuntimeError:
+        shown = "nested too deeply"
     shown = f"{len(shown)} hidden characters" if name.endswith("password") else shown[:_SHOWN]
     wrong.append(f"{name or 'the file'} is {shown}; allowed: {_allowed(rule)}")
     return value

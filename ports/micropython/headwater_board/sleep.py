@@ -36,6 +36,8 @@ _TICKS_MASK = const(0x3FFFFFFF)
 
 #: The longest sleep in milliseconds of a port without DEEPSLEEP_RESET, such as RP2: 71 minutes.
 EMULATED_LIMIT_MS = const(4294967)
+# Of ESP32, whose ``deepsleep`` takes a signed 32-bit number.
+_LIMIT_MS = const(2147483647)
 # How long the interface may take to send DISCONNECT before it goes down.
 _GOODBYE_MS = const(50)
 _woke = ticks_ms()
@@ -60,8 +62,9 @@ def cycle(
     import machine
 
     emulated = not hasattr(machine, "DEEPSLEEP_RESET")
-    if emulated and sleep_ms > EMULATED_LIMIT_MS:
-        raise ValueError("this port sleeps at most %d ms" % EMULATED_LIMIT_MS)
+    limit = EMULATED_LIMIT_MS if emulated else _LIMIT_MS
+    if sleep_ms > limit:
+        raise ValueError("this port sleeps at most %d ms" % limit)
     keeper.start()
     keeper.flush(timeout_ms)
     if linger_ms:
@@ -116,5 +119,9 @@ def load_addresses(path: str = "/headwater-addresses.json") -> "dict[str, list[s
 def save_addresses(resolver: "Resolver", path: str = "/headwater-addresses.json") -> None:
     """Store the addresses that ``resolver`` knows, unless they are stored."""
     if resolver.addresses != load_addresses(path):
-        with open(path, "w") as file:
-            json.dump(resolver.addresses, file)
+        try:
+            with open(path, "w") as file:
+                json.dump(resolver.addresses, file)
+        except OSError:
+            # The next start asks for them; a board with a full flash must sleep all the same.
+            pass
