@@ -22,7 +22,7 @@ boots = Boots()
 COMMANDS: "dict[str, Callable[[dict[str, Any]], object]]" = {
     "free": lambda command: gc.mem_free(),
     "uptime": lambda command: time.ticks_ms(),
-    "boot": lambda command: json.loads(boots.report()),
+    "boot": lambda command: json.loads(boots.report("board-1")),
     "add": lambda command: command["a"] + command["b"],
 }
 

@@ -20,7 +20,7 @@ serial = Serial(1, tx=4, rx=5, channels=2)
 service = Service(serial, log)
 outbox = flash_outbox("/outbox.hwj")
 keeper = Keeper(Client(serial, b"board-7", clean_start=False, outbox=outbox))
-keeper.publish(b"board-7/boot", boots.report(), 1)
+keeper.publish(b"board-7/boot", boots.report("board-7"), 1)
 log.write(WARNING, b"started: " + boots.cause.encode())
 keeper.start()
 while True:

@@ -24,7 +24,7 @@ client = Client(Tcp("broker.local"), b"board-1", clean_start=False, outbox=flash
 keeper = Keeper(client, network=Wifi(NETWORKS, reset=lambda: boots.reset("network")))
 keeper.on_online = lambda session_present: print("online")
 keeper.on_offline = lambda status: print("offline")
-keeper.publish(b"board-1/boot", boots.report(), 1)
+keeper.publish(b"board-1/boot", boots.report("board-1"), 1)
 keeper.start()
 while True:
     reading = {"board": "board-1", "boot": boots.boot, "seq": boots.next_seq(), "level": adc.read_u16()}

@@ -33,7 +33,7 @@ import json, machine, sys, time
 from headwater_board.boots import Boots
 from headwater_board.watchdog import Watchdog
 boots = Boots()
-print("REPORT", str(boots.report(), "ascii"))
+print("REPORT", str(boots.report("b1"), "ascii"))
 if boots.boot == 1:
     try:
         [][1]

@@ -61,7 +61,7 @@ def test_uart_sensor(tmp_path: Path) -> None:
         messages: list[dict[str, object]] = []
         while len([message for message in messages if "seq" in message]) < 3:
             messages = [json.loads(message.payload) for message in recorded(tmp_path / "log")]
-    assert messages[0] == {"boot": 1, "cause": "power on"}
+    assert messages[0] == {"board": "board-7", "boot": 1, "cause": "power on"}
     readings = messages[1:]
     assert [reading["seq"] for reading in readings] == [n + 1 for n in range(len(readings))]
     assert all(reading["boot"] == 1 for reading in readings)
@@ -92,7 +92,7 @@ def test_wifi_sensor(port: str, broker: Mosquitto) -> None:
     with Client(HOST, broker.port) as client:
         client.subscribe("board-1/#", 1)
         with running_example(port, "wifi_sensor", broker) as board:
-            assert json.loads(client.get(60).payload) == {"boot": 1, "cause": "power on"}
+            assert json.loads(client.get(60).payload) == {"board": "board-1", "boot": 1, "cause": "power on"}
             first = json.loads(client.get(60).payload)
             assert first == {"board": "board-1", "boot": 1, "seq": 1, "level": 0x4000}
             # What its outbox has on flash comes first, perhaps again, then what the next start says.
@@ -121,7 +121,7 @@ def test_led(broker: Mosquitto) -> None:
 
 COMMANDS = {
     '{"id": 7, "do": "add", "a": 1, "b": 2}': {"id": 7, "result": 3},
-    '{"id": 8, "do": "boot"}': {"id": 8, "result": {"boot": 1, "cause": "power on"}},
+    '{"id": 8, "do": "boot"}': {"id": 8, "result": {"board": "board-1", "boot": 1, "cause": "power on"}},
     '{"id": 9, "do": "dance"}': {"id": 9, "error": "KeyError: dance"},
     '{"do": "boot"}': {"error": "KeyError: id"},
     "no JSON": {"error": "ValueError: syntax error in JSON"},

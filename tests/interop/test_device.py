@@ -105,7 +105,7 @@ def test_readings_and_commands_pass_and_errors_are_reported(mosquitto: Start, mo
     with board(settings(broker.port, **more), flash="littlefs" if "outbox" in more else "posix") as b:
         watcher.until(lambda got: len(got) > 3)
         (first, report), *readings = watcher.got
-        assert (first, report) == (f"{topic}/boot", {"boot": 1, "cause": "power on"})
+        assert (first, report) == (f"{topic}/boot", {"board": "board-1", "boot": 1, "cause": "power on"})
         assert readings[:3] == [
             (topic, {"board": "board-1", "boot": 1, "seq": seq, "celsius": 21.5}) for seq in (1, 2, 3)
         ]
@@ -190,7 +190,7 @@ def test_a_serial_line_carries_readings_and_the_log(tmp_path: Path) -> None:
             gateway.wait_for("the sensor is warm")
             wait_until(lambda: len(list(recorded(tmp_path / "log"))) > 3, "readings in the gateway's log")
         messages = [(message.topic, json.loads(message.payload)) for message in recorded(tmp_path / "log")]
-    assert dict(messages)["board-1/boot"] == {"boot": 1, "cause": "power on"}
+    assert dict(messages)["board-1/boot"] == {"board": "board-1", "boot": 1, "cause": "power on"}
     readings = [reading for topic, reading in messages if topic == "board-1"]
     assert [reading["seq"] for reading in readings] == list(range(1, len(readings) + 1))
 

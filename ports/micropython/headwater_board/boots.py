@@ -1,7 +1,7 @@
 """Boot number, cause of the last reset and last error, kept on flash.
 
     boots = Boots()
-    keeper.publish(b"board-1/boot", boots.report(), 1)
+    keeper.publish(b"board-1/boot", boots.report("board-1"), 1)
     while True:
         reading = {"boot": boots.boot, "seq": boots.next_seq(), "celsius": read_sensor()}
         ...
@@ -117,9 +117,10 @@ class Boots:
             state[3:] = last
             self._store()
 
-    def report(self) -> bytes:
-        """Return ``boot``, ``cause``, ``last_error`` and ``error_boot`` as JSON, to be published after a restart."""
-        report = {"boot": self.boot, "cause": self.cause}
+    def report(self, board: str) -> bytes:
+        """Return ``board``, ``boot``, ``cause``, ``last_error`` and ``error_boot`` as JSON, to be published after a
+        restart."""
+        report = {"board": board, "boot": self.boot, "cause": self.cause}
         if self.last_error:
             report["error"] = self.last_error
             report["error_boot"] = self.error_boot

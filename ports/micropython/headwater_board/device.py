@@ -133,7 +133,7 @@ class Device:
         if self.watchdog is not None:
             self.watchdog.fed(status)
         if not self._reported and self.client.connected:
-            self._reported = self.publish(self.topic + b"/boot", self.boots.report(), 1) >= 0
+            self._reported = self.publish(self.topic + b"/boot", self.boots.report(self.name), 1) >= 0
         if self._service is not None:
             self._service.poll()
         elif self.log is not None and self.client.connected and self.log.waiting():
