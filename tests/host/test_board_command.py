@@ -505,6 +505,7 @@ def test_a_file_system_that_fills_up_while_it_is_written_is_an_error(
     (tmp_path / "large.bin").write_bytes(os.urandom(100_000))
     with VirtualBoard(flash="littlefs", flash_size=24 * 4096) as board:
         assert "file system is full" in fails(board, 1, "files", "put", tmp_path / "large.bin")
+        assert listed(board) == []
 
 
 def test_a_missing_port_is_an_error() -> None:

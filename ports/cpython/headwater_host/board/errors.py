@@ -83,6 +83,13 @@ def is_of_line(error: BaseException) -> bool:
     return isinstance(error, TransportError | SerialException) and not isinstance(error, TransportExecError)
 
 
+def is_full(error: Exception) -> bool:
+    """Return whether an error shows that the board's file system is full."""
+    if isinstance(error, OSError):
+        return error.errno == errno.ENOSPC
+    return re.search(r"ENOSPC|OSError: 28$", str(error).rstrip()) is not None
+
+
 @contextmanager
 def explained(port: str) -> Iterator[None]:
     """Turn errors of the line to a board into BoardError."""
@@ -90,7 +97,7 @@ def explained(port: str) -> Iterator[None]:
         yield
     except (DeviceError, TransportExecError) as error:
         cause = str(error).rstrip()
-        if re.search(r"ENOSPC|OSError: 28$", cause):
+        if is_full(error):
             raise full() from error
         if cause.endswith("OSError: 39"):  # ENOTEMPTY
             raise BoardError("the directory is not empty: remove its files first") from error
@@ -102,7 +109,7 @@ def explained(port: str) -> Iterator[None]:
     except OSError as error:
         if error.errno in (errno.EIO, errno.ENODEV, errno.ENXIO, errno.EBADF):
             raise _vanished(port) from error
-        if error.errno == errno.ENOSPC:
+        if is_full(error):
             raise full() from error
         raise
     except (TransportError, struct.error) as error:

@@ -11,10 +11,10 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, TypeVar
 
-from mpremote.transport import TransportError
+from mpremote.transport import TransportError, TransportExecError
 from mpremote.transport_serial import SerialTransport
 
-from headwater_host.board.errors import DeviceError, unopened
+from headwater_host.board.errors import DeviceError, is_full, unopened
 
 _Self = TypeVar("_Self", bound="Board")
 
@@ -46,6 +46,20 @@ for _name in {}:
         os.stat(_path)
     except OSError:
         os.mkdir(_path)
+"""
+
+
+# The file is still open on the board.
+_DROP = """
+import os
+try:
+    f.close()
+except Exception:
+    pass
+try:
+    os.remove({!r})
+except OSError:
+    pass
 """
 
 
@@ -152,11 +166,21 @@ class Board:
     # ---- files -------------------------------------------------------------------------------------------------------
 
     def put(self, name: str, data: bytes, progress: Callable[[int, int], object] | None = None) -> None:
-        """Write a file to the board and create its directories. `progress`: bytes written, and all."""
+        """Write a file to the board and create its directories. `progress`: bytes written, and all.
+
+        If the file system fills up, no part of the file stays there.
+        """
         folders = name.strip("/").split("/")[:-1]
         if folders:
             self.exec(_MAKE_FOLDERS.format(folders))
-        self._raw_prompt().fs_writefile(name, data, chunk_size=_CHUNK, progress_callback=progress)
+        transport = self._raw_prompt()
+        try:
+            transport.fs_writefile(name, data, chunk_size=_CHUNK, progress_callback=progress)
+        except (OSError, TransportExecError) as error:
+            if is_full(error):
+                # The board's program needs the rest of the file system.
+                self.exec(_DROP.format(name))
+            raise
 
     def get(self, name: str) -> bytes:
         """Read a file of the board. Raises FileNotFoundError if it does not exist."""
