@@ -50,6 +50,7 @@ def components(folder: Path, *, tested: bool = False) -> dict[str, dict[str, Pat
                 if other != kept.parent:
                     shutil.rmtree(other)
             made = kept.with_suffix(".part")
+            shutil.rmtree(made, ignore_errors=True)  # of a process that was interrupted
             write(build(keep=private_names() if tested else ()), made)
             made.rename(kept)
         shutil.copytree(kept, folder, dirs_exist_ok=True)
