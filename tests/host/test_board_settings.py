@@ -37,8 +37,7 @@ FULL: dict[str, Any] = {
     "ntp": "pool.ntp.org",
     "topic": "plant/board-1",
     "outbox": {"path": "/store.hwj", "size": 4096},
-    "watchdog_ms": None,
-    "sleep": {"seconds": 600, "awake_ms": 15000},
+    "watchdog_ms": 8000,
     "update": {"topic": "updates/board-1", "key_file": "/update.key"},
     "log": {"topic": "logs/board-1", "size": 800},
 }
@@ -114,6 +113,14 @@ MISTAKES: list[tuple[Any, list[str]]] = [
         ["sleep and watchdog_ms are there; allowed: one of them"],
     ),
     (
+        {**broker(), "sleep": {"seconds": 60}, "update": {"topic": "u", "key_file": "/key"}},
+        ["sleep and update are there; allowed: one of them"],
+    ),
+    (
+        {**broker(), "outbox": {"path": "/headwater.json"}},
+        ["outbox.path is the file of the settings; allowed: another file"],
+    ),
+    (
         {**broker(), **{f"k{i}": i for i in range(20)}},
         [f"k{i} is unknown; allowed: {', '.join(sorted(KEYS))}" for i in range(20)],
     ),
@@ -142,7 +149,7 @@ def test_settings_are_complete(tmp_path: Path) -> None:
     assert error is None
     wifi = [FULL["wifi"][0], {"ssid": "café", "password": ""}]
     broker = {**FULL["broker"], "protocol": "mqtt"}
-    assert settings == {**FULL, "wifi": wifi, "broker": broker, "serial": None}
+    assert settings == {**FULL, "wifi": wifi, "broker": broker, "serial": None, "sleep": None}
     assert check(FULL) == settings
 
 

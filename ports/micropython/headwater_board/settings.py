@@ -123,7 +123,7 @@ def check(found: "Any", name: str = "settings") -> "dict[str, Any]":
     if not wrong:
         if settings["broker"] is None:
             settings["broker"] = _check(KEYS["broker"], {}, "broker", wrong)
-        _check_together(settings, wrong)
+        _check_together(settings, name, wrong)
     if wrong:
         raise SettingsError("\n".join([f"{name}: {mistake}" for mistake in wrong[:_MOST]]))
     return settings
@@ -190,7 +190,7 @@ def _allowed(rule: "Any") -> str:
     return words if len(rule) < 4 or _fits(rule[:3], rule[3]) else f"{words}, or {json.dumps(rule[3])}"
 
 
-def _check_together(settings: "dict[str, Any]", wrong: "list[str]") -> None:
+def _check_together(settings: "dict[str, Any]", name: str, wrong: "list[str]") -> None:
     broker = settings["broker"]
     tls = broker["tls"]
     if settings["serial"]:
@@ -201,5 +201,10 @@ def _check_together(settings: "dict[str, Any]", wrong: "list[str]") -> None:
     if settings["sleep"] and settings["watchdog_ms"]:
         # On RP2 the watchdog goes on during deep sleep, and ends it.
         wrong.append("sleep and watchdog_ms are there; allowed: one of them")
+    if settings["sleep"] and settings["update"]:
+        # A board that sleeps is not there to receive, and would take its short trials for failures.
+        wrong.append("sleep and update are there; allowed: one of them")
+    if settings["outbox"] and settings["outbox"]["path"] in (name, "/headwater.json"):
+        wrong.append("outbox.path is the file of the settings; allowed: another file")
     if tls and (tls["cert"] is None) != (tls["key"] is None):
         wrong.append("broker.tls has one of cert and key; allowed: both, or none")
