@@ -238,5 +238,5 @@ class TimedNetwork:
             self._is_set = True
         elif not self._is_set and self._sntp.failures != failures:
             # Nothing else can notice a dead link before the first connection.
-            self.failed(_E_TIMEOUT)
+            self.failed(_E_TIMEOUT, 0)
         return self._is_set

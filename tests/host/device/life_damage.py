@@ -79,8 +79,10 @@ def test_a_network_on_which_no_time_server_answers_learns_of_it():
     class Network:
         def __init__(self):
             self.statuses = []
-            self.failed = self.statuses.append
             self.start = self.stop = self.works = None
+
+        def failed(self, status, errno):
+            self.statuses.append(status)
 
         def poll(self, busy):
             return True
