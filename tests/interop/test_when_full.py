@@ -404,7 +404,7 @@ async def test_what_cannot_be_sent_is_said_at_once(mosquitto: StartBroker) -> No
         await asyncio.sleep(0)
         broker.start()
         await taken
-        with pytest.raises(ClientError, match="does not offer"):
+        with pytest.raises(ClientError, match="the peer does not support this"):
             await refused
 
 
