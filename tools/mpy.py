@@ -25,11 +25,12 @@ class CompileError(Exception):
 
 
 def modules(root: Path) -> Iterator[Path]:
-    """The Python files of the packages in ``root`` that a board needs, relative to it, sorted."""
+    """The modules and packages in ``root`` that a board needs, file by file, relative to it, sorted. Folders without
+    ``__init__.py``, such as that of the firmware manifests, are left out."""
     for path in sorted(root.rglob("*.py")):
         relative = path.relative_to(root)
-        package = (root / relative.parts[0] / "__init__.py").is_file()
-        if package and relative.as_posix() not in TYPES_ONLY and "__pycache__" not in relative.parts:
+        module = len(relative.parts) == 1 or (root / relative.parts[0] / "__init__.py").is_file()
+        if module and relative.as_posix() not in TYPES_ONLY and "__pycache__" not in relative.parts:
             yield relative
 
 

@@ -124,7 +124,7 @@ async def test_a_server_that_ignores_what_is_unacknowledged_is_left_with_a_reaso
         speak(talk) as port,
         Client(HOST, port, limits=Limits(queued_incoming=LIMIT), timeout=60) as client,
     ):
-        with pytest.raises(NotConnectedError, match="more unacknowledged messages than") as caught:
+        with pytest.raises(NotConnectedError, match="more unacknowledged messages in flight than") as caught:
             await client.publish("a", b"", 1)
         assert caught.value.code == errors.E_RX_WINDOW
         assert len(client.messages) <= LIMIT + 65536
