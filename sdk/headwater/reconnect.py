@@ -171,8 +171,8 @@ class BaseKeeper:
         self._wants = False
         self._asked = 0
         self._asked_at = 0
-        # When the oldest unacknowledged message last changed.
-        # When the oldest unacknowledged message last changed.
+        # When the oldest unacknowledged message last changed, and its index.
+        self._progress_at = 0
         self._head = 0
         self._random = seed % 65536
         for c in client.session.client_id:
