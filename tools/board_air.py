@@ -8,6 +8,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from tools.device.standins.access_point import NETWORK
+
 _SIZE = 1 << 16
 
 #: A network that `VirtualBoard(port=...)` has by default: SSID and password.
@@ -36,16 +38,9 @@ class Air:
         """Switch on an access point."""
         number = len(self._state["networks"]) + 1
         self._state["networks"][ssid] = {
+            **NETWORK,
             "password": password,
             "bssid": f"02000000{number:04x}",
-            "channel": 6,
-            "rssi": -50,
-            "up": True,
-            "dead": False,
-            "dhcp_ms": 300,
-            "reason": 0,
-            "refuses": False,
-            "starts": 1,
             **more,
         }
         self._write()

@@ -21,7 +21,7 @@ class World:
     def __init__(self, port):
         clock.restart()
         clock_module.install()
-        from standins import network, radio
+        from standins import access_point, network, radio
 
         from world import wire
 
@@ -29,18 +29,8 @@ class World:
         sys.modules["sys"] = clock_module.Module("sys", sys, platform=port)
         self.port = port
         self.air = radio.Air()
-        self.air.networks[SSID] = {
-            "password": PASSWORD,
-            "bssid": "020000000001",
-            "channel": 6,
-            "rssi": -50,
-            "up": True,
-            "dead": False,
-            "dhcp_ms": 300,
-            "reason": 0,
-            "refuses": False,
-            "starts": 1,
-        }
+        self.air.networks[SSID] = access_point.NETWORK.copy()
+        self.air.networks[SSID]["password"] = PASSWORD
         self.air.names[HOST] = "10.0.0.2"
         self.station = network.install(port, self.air)
         # The stand-ins' sockets are on top of the simulated ones.
