@@ -25,7 +25,7 @@ def stream_to(session: "Streaming", sink: "Sink[Any] | None") -> None:
 class Stream:
     """Passes large messages to a sink.
 
-    If the sink raises an exception, it gets no more of the message, which is then not acknowledged.
+    If the sink raises an exception, the rest of the message is skipped and the message is not acknowledged.
     """
 
     def __init__(self, sink: "Sink[Any]"):

@@ -2,8 +2,8 @@
 
     python -m tests.hil.store_cuts --random 1000
 
-What the board said it had handed in arrives, at QoS 2 exactly once, in order; what it receives at QoS 2 it receives
-once, unless the power goes before what its handler did is recorded.
+Every message that the board reports as published arrives in order, at QoS 2 exactly once. The board receives each
+QoS 2 message once, unless the power is cut before its handler has recorded it.
 
 The broker sees nothing of a cut, as with a real board. When it does, in the middle of taking a session up again, then
 mosquitto (2.0.11) sends PUBLISH on the next connection for what it had released (``docs/mqtt-session.md``): messages

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class Ethernet(Interface):
-    """Keeps ``nic`` up, an interface that needs no more than a cable. Options: those of ``Interface``."""
+    """Keeps a wired interface ``nic`` up. Its options are those of ``Interface``."""
 
     def _connect(self) -> None:
         if self.address is None:

@@ -527,7 +527,7 @@ class Channel:
         if quiet >= link.dead_ms:
             self._over(DEAD, WHY_DEAD)
         elif self.state == CLOSING and (now - self._closed_at) & TICKS_MASK >= link.dead_ms:
-            # The peer is alive but does not read. It gets no more data, and RESET if it sends ASK.
+            # The peer is alive but does not read. Data to it stops, and ASK is answered with RESET.
             self._step(DONE)
         else:
             if quiet >= link.keep_ms and (now - self._asked_at) & TICKS_MASK >= link.keep_ms:

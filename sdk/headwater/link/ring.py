@@ -19,7 +19,7 @@ class RingIO:
         return self._n
 
     def readinto(self, buf: "bytearray | memoryview", n: int) -> int:
-        """Move at most ``n`` bytes, and no more than ``buf`` holds, to the start of ``buf``. Return their number."""
+        """Move up to ``n`` bytes, limited by the size of ``buf``, to the start of ``buf``. Return their number."""
         n = min(n, self._n, len(buf))
         ring = self._buf
         at = self._at

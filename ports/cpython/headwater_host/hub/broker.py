@@ -340,7 +340,7 @@ class Broker:
                 connection.close(spec5.QUOTA_EXCEEDED, self.unable)
 
     def stop(self) -> None:
-        """Disconnect every client with a reason, and read no more requests."""
+        """Stop reading requests, and disconnect every client with a reason."""
         self._ticker.cancel()
         for task in self.shared.tasks:
             task.cancel()
