@@ -211,6 +211,8 @@ class HostClientSession(ClientSession):
         self, topic: bytes, payload: "Bytes", retain: bool, properties: Properties | None = None
     ) -> bytes:
         """Return the packet of a QoS 0 message for the current connection, with a topic alias if it has one."""
+        if self.v5 is None and not properties:
+            return publish_frame(topic, payload, retain)
         block = self._publish_block(properties)
         aliases = None if self.v5 is None else self.v5.aliases_out
         if aliases is None or not aliases.choose(topic, block):
