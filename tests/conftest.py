@@ -5,6 +5,7 @@ A tool that is missing skips a test on a user's machine, with the reason, and fa
 
 import asyncio
 import inspect
+import itertools
 import os
 import signal
 from collections.abc import Callable, Generator, Iterator, Mapping
@@ -16,6 +17,7 @@ import pytest
 
 from tools import toolchain
 from tools.broker import Mosquitto
+from tools.postgres import PostgreSql
 from tools.rabbitmq import RabbitMq
 
 _MARKER = "needs_"
@@ -211,3 +213,34 @@ def rabbitmq(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RabbitMq]:
     require("rabbitmq")
     with RabbitMq(tmp_path_factory.mktemp("rabbitmq")) as broker:
         yield broker
+
+
+@pytest.fixture(scope="session")
+def postgresql() -> Iterator[Callable[..., PostgreSql]]:
+    """Starts a PostgreSQL server for each call: ``postgresql(settings={"fsync": "off"})``.
+
+    The server runs when the call returns and is removed when the tests end.
+    """
+    require("postgresql")
+    with ExitStack() as running:
+
+        def start(settings: Mapping[str, object] | None = None) -> PostgreSql:
+            server = PostgreSql(settings=settings)
+            running.callback(server.remove)
+            server.start()
+            return server
+
+        yield start
+
+
+@pytest.fixture(scope="session")
+def _databases(postgresql: Callable[..., PostgreSql]) -> Callable[[], str]:
+    server: PostgreSql = postgresql()
+    numbers = itertools.count(1)
+    return lambda: server.create(f"test_{next(numbers)}")
+
+
+@pytest.fixture
+def database(_databases: Callable[[], str]) -> str:
+    """The URL of an empty database, on a server that all tests share."""
+    return _databases()
