@@ -2,11 +2,14 @@
 
 import asyncio
 import contextlib
+import sqlite3
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
 from headwater_host.hub.storage import Limits, Message, Store
+from headwater_host.hub.storage.file import File
+from headwater_host.hub.storage.sqlite import SqliteEngine
 
 SECOND = 1_000_000_000
 #: A time, for tests that do not care which.
@@ -49,3 +52,19 @@ def taken(store: Store, group: str = "g", topic: str = "t", queue: int = 0, limi
 
 def queue_ids(store: Store, topic: str = "t", queue: int = 0) -> list[bytes]:
     return ids(store.read(topic, queue, 0, 1000))
+
+
+def file_of(store: Store) -> File:
+    """The file of a store in SQLite."""
+    assert isinstance(store._engine, SqliteEngine)
+    return store._engine.file
+
+
+def writing(store: Store) -> sqlite3.Connection:
+    """The connection that writes the file."""
+    return file_of(store).writer
+
+
+def rows_in(store: Store, table: str) -> int:
+    """The number of a table's rows on the disk."""
+    return len(list(store._engine.rows(table)))

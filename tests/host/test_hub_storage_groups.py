@@ -7,7 +7,7 @@ import pytest
 from headwater_host.hub.errors import RefusedError
 from headwater_host.hub.storage import DEAD, Limits, Store
 from headwater_host.hub.storage import store as storage
-from tests.host.hub_storage import NOW, SECOND, ident, put, queue_ids, store_at, synced, taken
+from tests.host.hub_storage import NOW, SECOND, ident, put, queue_ids, rows_in, store_at, synced, taken
 from tests.rows import each_row
 
 # -- consumer groups ---------------------------------------------------------------------------------------------------
@@ -133,8 +133,7 @@ async def test_what_an_acknowledgement_costs_does_not_depend_on_what_is_unacknow
             for seq in taken(store):
                 store.ack("g", "t", 0, seq)
             await synced(store)
-        query = "SELECT sum(length(body)) FROM changes WHERE seq > ?"
-        return int(store._reader.execute(query, (begin,)).fetchone()[0])
+        return sum(len(body) for _, _, body in store._engine.changes_after(begin, 100_000))
 
     store.register("t")
     store.attach("g", "t")
@@ -146,8 +145,8 @@ async def test_what_an_acknowledgement_costs_does_not_depend_on_what_is_unacknow
     few = await turns(store, 2_000, 5)
     await turns(store, 3_000, 40)
     assert await turns(store, 6_000, 5) < few * 1.2
-    assert store._reader.execute("SELECT count(*) FROM opened").fetchone() == (stuck,)
-    assert store._reader.execute("SELECT count(*) FROM positions").fetchone() == (1,)
+    assert rows_in(store, "opened") == stuck
+    assert rows_in(store, "positions") == 1
 
 
 async def test_acknowledged_in_whatever_order_each_message_is_written_about_once(store: Store) -> None:
@@ -165,7 +164,7 @@ async def test_acknowledged_in_whatever_order_each_message_is_written_about_once
     opened = [change.values[3] for change in written if change.kind == "open"]
     closed = [seq for change in written if change.kind == "close" for seq in change.values[3]]
     assert sorted(opened) == sorted(closed) == [*seqs[:19], *seqs[20:-1:2]]
-    assert store._reader.execute("SELECT count(*) FROM opened").fetchone() == (0,)
+    assert rows_in(store, "opened") == 0
     assert not len(store.topics["t"].queues[0])
 
 

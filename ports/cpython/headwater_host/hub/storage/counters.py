@@ -1,20 +1,21 @@
 """Counters of the storage itself: its age time, the number of times it was opened, and the oldest change kept."""
 
 import json
+from typing import Any
 
 from headwater_host.hub.storage import restore
-from headwater_host.hub.storage.file import File, damaged
+from headwater_host.hub.storage.contract import Engine
 from headwater_host.hub.storage.records import encoded
 from headwater_host.hub.storage.writer import Writer
 from headwater_host.lifetime import AgeClock, Clocks
 
 
 class Counters:
-    """The counters of one file. Raises StorageError when they are damaged."""
+    """The counters of one storage. Raises StorageError when they are damaged."""
 
-    def __init__(self, file: File, writer: Writer, clocks: Clocks | None):
+    def __init__(self, engine: Engine, writer: Writer, clocks: Clocks | None):
         self._writer = writer
-        found = dict(restore.rows(file, "counter"))
+        found: dict[str, Any] = dict(restore.rows(engine, "counter"))
         #: The last process number that was given.
         self.process: int = found.get("process", 0)
         #: The last change that is not kept for followers any more.
@@ -32,11 +33,11 @@ class Counters:
             elif not kept:
                 self.renewed = writer.seq, self.age.now()
         except (TypeError, ValueError) as error:
-            raise damaged(file.path, str(error)) from error
+            raise engine.damaged(str(error)) from error
         self._is_aged = bool(kept)
 
     def start(self) -> int:
-        """Return a number that no other start of a hub with this file has."""
+        """Return a number that no other start of a hub with this storage has."""
         self._starts += 1
         self._writer.change("counter", "starts", self._starts)
         return self._starts
