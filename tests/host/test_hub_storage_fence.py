@@ -59,7 +59,7 @@ async def test_nothing_is_written_when_another_hub_writes(tmp_path: Path, change
     assert not answered
     assert not store.read("t", 0, 0, 10)
     assert rows_in(store, "messages") == 0
-    with pytest.raises(StorageError, match="is not up to date: .* was written by another hub"):
+    with pytest.raises(StorageError, match=r"is not up to date: .* was written by another hub"):
         await store.close()
     assert execute(path, "SELECT count(*) FROM messages") == [(0,)]
 
