@@ -91,6 +91,11 @@ class Broker:
         """Return the process id, or 0 if it does not run."""
         return self._process.pid if self._process is not None and self._process.poll() is None else 0
 
+    @property
+    def pids(self) -> list[int]:
+        """Return the process ids of all servers that belong to it."""
+        return [self.pid] if self.pid else []
+
     def start(self) -> None:
         """Start and wait until connections are accepted. Raises BrokerError if that fails."""
         if self.pid:
