@@ -23,7 +23,7 @@ AGES = "ages.json"
 
 @dataclass(frozen=True)
 class Limits:
-    """What to keep. ``max_age``: seconds; ``max_bytes``: of all segments; None: no limit.
+    """The limits of a log. ``max_age``: seconds; ``max_bytes``: of all segments; None: no limit.
 
     ``unread``: "keep" or "remove" segments beyond a limit that a reader has not taken.
     """

@@ -74,7 +74,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     option(form, "--decode", "Add the decoded packet (MQTT, FMQ)", FLAG)
     option(cat, "--follow", "Wait for new records until interrupted", FLAG)
     option(remove, "--max-age", "Remove segments whose last record is older, such as 30d", DURATION)
-    option(remove, "--max-bytes", 'Remove the oldest segments above this size, such as "10 GiB"', SIZE)
+    option(remove, "--max-bytes", "Remove the oldest segments above this size, such as 10GiB", SIZE)
     option(
         remove,
         "--unread",
