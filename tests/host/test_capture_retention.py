@@ -1,6 +1,7 @@
 """Retention: what is removed, in which order, what readers keep, and what a clock that is set must not remove."""
 
 import random
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,10 @@ from tests.host.set_clocks import DAY, SECOND, SetClocks
 
 def never_old(segment: Segment) -> float:
     return 0.0
+
+
+def age_in(ages: dict[Path, float], segment: Segment) -> float:
+    return ages[segment.path]
 
 
 def sizes(directory: Path) -> list[int]:
@@ -209,7 +214,7 @@ def test_random_logs_against_a_model(tmp_path: Path) -> None:
                 break
             expected.append(segment.path)
             left -= size
-        removal = prune(directory, limits, lambda segment, ages=ages: ages[segment.path])
+        removal = prune(directory, limits, partial(age_in, ages))
         assert [due.segment.path for due in removal.removed] == expected
         assert removal.left == left == sum(sizes(directory))
         assert verify(directory).problems == []

@@ -68,12 +68,12 @@ def test_tshark_reads_an_exported_log(tmp_path: Path, capsys: pytest.CaptureFixt
         body = bytes([0x30, size & 127 | 128, size >> 7 & 127 | 128, size >> 14]) + b"\0\7plant/4" + large
         writer.append(BEGIN + 5_000_000_000, 1, "serial:/dev/ttyÄ", 0, 1, 4, body)
     assert main(["capture", "export", str(log), "--pcap", str(out), "--peer", "serial:/dev/ttyÄ"]) == 0
-    done = subprocess.run(
+    shown = subprocess.run(
         [tshark, "-r", out, "-T", "fields", "-e", "mqtt.topic", "-e", "mqtt.len"],
         capture_output=True,
         check=True,
         timeout=60,
         text=True,
     )
-    assert f"plant/4\t{size}" in done.stdout
-    assert "plant/2" not in done.stdout
+    assert f"plant/4\t{size}" in shown.stdout
+    assert "plant/2" not in shown.stdout
