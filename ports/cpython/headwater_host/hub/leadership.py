@@ -1,4 +1,4 @@
-"""Whether this hub leads, as far as connections and requests need to know (docs/protocols/fmq.md, section 4)."""
+"""The leader of the cluster, as far as connections and requests need to know (docs/protocols/fmq.md, section 4)."""
 
 from headwater.mqtt import spec5
 from headwater_host.fmq.address import Address

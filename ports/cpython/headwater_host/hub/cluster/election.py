@@ -26,7 +26,7 @@ def version(epoch: int, seq: int) -> int:
 
 
 class Answer(NamedTuple):
-    """What became of an ELECT. ``listens``: False if nothing listens at the address, so the hub there has ended.
+    """The result of an ELECT. ``listens``: False if nothing listens at the address, so the hub there has ended.
     ``agrees``: the hub knows no other leader. ``leader``: the leader that it names, and its version."""
 
     listens: bool = True

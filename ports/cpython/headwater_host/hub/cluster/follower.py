@@ -19,7 +19,7 @@ from headwater_host.hub.metrics import Metrics
 
 
 class _Names(Leadership):
-    """What a follower sends is its own: the leader's address."""
+    """The leadership that connections of a follower see: they send only the leader's address."""
 
     def __init__(self, known: Leadership):
         self._known = known
@@ -31,7 +31,7 @@ class _Names(Leadership):
 
 
 class Follower:
-    """What connections of a hub talk to that does not lead. Everything happens in the event loop's thread."""
+    """Serves the connections of a hub that does not lead. Everything happens in the event loop's thread."""
 
     def __init__(self, config: HubConfig, known: Leadership):
         self._loop = loop = asyncio.get_running_loop()

@@ -1,4 +1,4 @@
-"""What the store needs of a database: the interface of the engines ``sqlite`` and ``postgres``, without SQL.
+"""The contract between the store and its database engines, ``sqlite`` and ``postgres``; no SQL here.
 
 An engine holds the tables of ``records.TABLES``, the messages, the retained messages, the remembered ids, the changes
 for followers, and one row ``leader``: epoch, turn, lineage. The **turn** counts the transactions of an epoch. Each
