@@ -544,7 +544,7 @@ async def respond(world: World, number: int) -> None:
                     world.see("made", int(got.payload))
                     left -= 1
                     if left:
-                        peer.publish("$rpc/", got.id + got.payload)
+                        peer.publish("$rpc/reply", got.id + got.payload)
         except LOST:
             pass
         finally:

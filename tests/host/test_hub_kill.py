@@ -25,6 +25,7 @@ def test_nothing_acknowledged_is_lost_doubled_or_reordered(tmp_path: Path, seed:
     assert count["done"] > 100, "hardly anything was known to be on the disk"
     assert count["willed"] >= 3
     assert count["retained"] >= 3
+    assert count["answered"] >= 3
     assert check(world.events) == []
 
 
