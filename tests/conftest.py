@@ -186,7 +186,7 @@ def wasm() -> Path:
 def mosquitto(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., Mosquitto]]:
     """Starts a mosquitto for each call: ``mosquitto(persistence=True, settings={"max_inflight_messages": 5})``.
 
-    The broker runs when the call returns and is stopped when the tests end, or earlier by ``with`` or ``stop``.
+    The broker runs when the call returns and is killed when the tests end, or stopped earlier by ``with`` or ``stop``.
     """
     require("mosquitto")
     with ExitStack() as running:
@@ -200,7 +200,7 @@ def mosquitto(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[...
             broker = Mosquitto(
                 tmp_path_factory.mktemp("mosquitto"), port, persistence=persistence, settings=settings
             )
-            running.callback(broker.stop)
+            running.callback(broker.kill)  # its state is no longer read, and `stop` takes 0.1 s
             broker.start()
             return broker
 
