@@ -87,6 +87,8 @@ class _Failures:
 def pytest_configure(config: pytest.Config) -> None:
     # It would hide a flush that a command forgets.
     os.environ.pop("PYTHONUNBUFFERED", None)
+    # Spark's runs are short here: optimising compilation and parallel collection cost more than they save.
+    os.environ.setdefault("SPARK_SUBMIT_OPTS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         # A shell's script starts it so in the background: the commands that tests interrupt would never end.
         signal.signal(signal.SIGINT, signal.default_int_handler)
