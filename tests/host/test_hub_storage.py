@@ -333,7 +333,7 @@ async def test_every_change_has_a_sequence_number_and_can_be_followed(store: Sto
         "register", "counter", "client", "seen", "message", "message", "position", "position", "trim"
     ]  # fmt: skip
     assert changes[0].values == (1, "t", 1)
-    assert changes[3].values == (ident(0),)
+    assert changes[3].values == (ident(0), NOW)
     assert changes[4].values[0].payload == b"x"
     assert changes[7].values == ("g", 1, 0, seqs[0])
     assert changes[8].values == (1, 0, seqs[0])

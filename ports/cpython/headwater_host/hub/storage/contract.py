@@ -1,9 +1,10 @@
 """The contract between the store and its database engines, ``sqlite`` and ``postgres``; no SQL here.
 
 An engine holds the tables of ``records.TABLES``, the messages, the retained messages, the remembered ids, the changes
-for followers, and one row ``leader``: epoch, turn, lineage. The **turn** counts the transactions of an epoch. Each
-transaction first moves it from k - 1 to k in its own epoch. So a transaction is written once and in order, nothing is
-written after another hub began a new epoch, and the row tells what became of a COMMIT whose reply was lost.
+for followers with the last change of each transaction (``turns``), and one row ``leader``: epoch, turn, lineage. The
+**turn** counts the transactions of an epoch. Each transaction first moves it from k - 1 to k in its own epoch. So a
+transaction is written once and in order, nothing is written after another hub began a new epoch, and the row tells
+what became of a COMMIT whose reply was lost.
 
 The kinds of statements are those of changes (``counter``, ``register``, ``unregister``, ``position``, ``open``,
 ``close``, ``detach``, ``client``, ``forget``, ``session``, ``end``, ``subscribe``, ``unsubscribe``, ``hold``,
@@ -121,8 +122,16 @@ class Engine(Protocol):
         """Return the first messages after a sequence number."""
         ...
 
+    def retained_after(self, seq: int, limit: int) -> list[Row]:
+        """Return the first retained messages after a sequence number, in its order."""
+        ...
+
     def ids_after(self, seq: int) -> Iterable[tuple[bytes, int]]:
         """Yield the remembered ids as ``ids`` does, those after a sequence number and more, oldest first."""
+        ...
+
+    def turn_after(self, seq: int) -> int | None:
+        """Return the last change of the transaction that made a change, if it is kept."""
         ...
 
     def damaged(self, what: str) -> StorageError:

@@ -15,11 +15,13 @@ class Counters:
 
     def __init__(self, engine: Engine, writer: Writer, clocks: Clocks | None):
         self._writer = writer
-        found: dict[str, Any] = dict(restore.rows(engine, "counter"))
+        self._found = found = dict[str, Any](restore.rows(engine, "counter"))
         #: The last process number that was given.
         self.process: int = found.get("process", 0)
         #: The last change that is not kept for followers any more.
         self.followed: int = found.get("followed", 0)
+        #: The last change whose message id was forgotten.
+        self.forgotten: int = found.get("forgotten", 0)
         self._starts: int = found.get("starts", 0)
         kept = found.get("age", "")
         renewed = found.get("renewed", "")
@@ -41,6 +43,31 @@ class Counters:
         self._starts += 1
         self._writer.change("counter", "starts", self._starts)
         return self._starts
+
+    def get(self, name: str) -> Any:
+        """Return the value of a counter that ``put`` or ``put_locally`` wrote, None without one."""
+        return self._found.get(name)
+
+    def put(self, name: str, value: int | str) -> None:
+        """Write a counter. Followers get it."""
+        self._found[name] = value
+        self._writer.change("counter", name, value)
+
+    def put_locally(self, name: str, value: int | str) -> None:
+        """Write a counter of this storage. Followers do not get it."""
+        self._found[name] = value
+        self._writer.silently("counter", (name, value))
+        self._writer.wake()
+
+    def replay(self, name: str, value: Any) -> None:
+        """Make a change of the leader, in memory only."""
+        if name == "starts":
+            self._starts = value
+        elif name != "followed":
+            self._found[name] = value
+        elif value > self.followed:
+            self.followed = value
+            self._writer.tidy("forget_changes", value)
 
     @property
     def is_due(self) -> bool:

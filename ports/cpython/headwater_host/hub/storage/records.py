@@ -66,8 +66,9 @@ def held(fields: tuple[Any, ...]) -> int:
 class Change(NamedTuple):
     """A change, as a follower needs it.
 
-    ``kind`` is one of those that ``contract`` lists, with its values; or "message" (a Message); "seen" (an id: its
-    message is gone); "trim" (topic, queue, sequence number up to which it is).
+    ``kind`` is one of those that ``contract`` lists, with its values; or "message" (a Message); "seen" (an id and
+    its time: the message is gone); "retained" (a Message that is gone except that it is retained); "trim" (topic,
+    queue, sequence number up to which it is trimmed); "unretain" (a topic whose retained message is cleared).
     """
 
     seq: int

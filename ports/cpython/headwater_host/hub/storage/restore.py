@@ -102,9 +102,6 @@ def state(
                 sessions.restore(kind, values)
     except (LookupError, TypeError, AttributeError, OverflowError) as error:
         raise engine.damaged(f"its tables do not fit together: {error!r}") from error
-    for topic in topics.values():
-        for queue in range(len(topic.queues)) if topic.groups else ():
-            removal.mark_done(topic, queue)
     return names
 
 

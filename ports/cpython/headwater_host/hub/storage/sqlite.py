@@ -167,9 +167,19 @@ class SqliteEngine:
         query = f"SELECT {COLUMNS} FROM messages WHERE seq > ? ORDER BY seq LIMIT ?"
         return list(self._query(query, (seq, limit)))
 
+    def retained_after(self, seq: int, limit: int) -> list[Row]:
+        """Return the first retained messages after a sequence number."""
+        query = f"SELECT {COLUMNS} FROM retained WHERE seq > ? ORDER BY seq LIMIT ?"
+        return list(self._query(query, (seq, limit)))
+
     def ids_after(self, seq: int) -> Iterator[tuple[bytes, int]]:
         """Yield the remembered ids after a sequence number and more, oldest first."""
         return self._query("SELECT ids, crc FROM seen WHERE seq > ? ORDER BY seq", (seq,))
+
+    def turn_after(self, seq: int) -> int | None:
+        """Return the first last change of a transaction that is not before a change."""
+        ((found,),) = self._query("SELECT min(seq) FROM turns WHERE seq >= ?", (seq,))
+        return None if found is None else int(found)
 
     def damaged(self, what: str) -> StorageError:
         """Return the error for a file that does not hold what was written."""
@@ -206,6 +216,7 @@ def _write(db: sqlite3.Connection, transaction: Transaction) -> None:
                 _insert(db, statement, rows)
             else:
                 db.executemany(statement, rows)
+    db.execute("INSERT OR IGNORE INTO turns VALUES (?)", (transaction.last,))
     if transaction.gone:
         db.execute(_GONE, (encoded(transaction.gone),))
     _insert(db, _CHANGE, transaction.changes)

@@ -7,6 +7,7 @@ CREATE TABLE messages (seq INTEGER PRIMARY KEY, id BLOB, topic INTEGER, queue IN
     tags TEXT, payload BLOB, crc INTEGER);
 CREATE TABLE retained (topic INTEGER PRIMARY KEY, seq INTEGER, id BLOB, queue INTEGER, flags INTEGER, time INTEGER,
     tags TEXT, payload BLOB, crc INTEGER);
+CREATE INDEX retained_by_seq ON retained (seq);
 CREATE TABLE seen (seq INTEGER PRIMARY KEY, ids BLOB, crc INTEGER);
 CREATE TABLE changes (seq INTEGER PRIMARY KEY, kind TEXT, body TEXT);
 CREATE TABLE counters (name TEXT PRIMARY KEY, value INTEGER, crc INTEGER) WITHOUT ROWID;
@@ -20,6 +21,7 @@ CREATE TABLE sessions (client TEXT PRIMARY KEY, body TEXT, crc INTEGER) WITHOUT 
 CREATE TABLE subscriptions (client TEXT, serial INTEGER, body TEXT, crc INTEGER, PRIMARY KEY (client, serial))
     WITHOUT ROWID;
 CREATE TABLE handshakes (client TEXT, side TEXT, id TEXT, crc INTEGER, PRIMARY KEY (client, side, id)) WITHOUT ROWID;
+CREATE TABLE turns (seq INTEGER PRIMARY KEY);
 CREATE TABLE leaving (topic INTEGER PRIMARY KEY);
 CREATE TABLE wills (process INTEGER PRIMARY KEY, body TEXT, crc INTEGER);
 CREATE TABLE leader (epoch INTEGER, turn INTEGER, lineage TEXT);
@@ -56,7 +58,7 @@ STATEMENTS: dict[str, tuple[str, ...]] = {
     "release": ("DELETE FROM handshakes WHERE client = ?1 AND side = ?2 AND id = ?3",),
     # What follows is no change: a follower does it by itself.
     "forget_ids": ("DELETE FROM seen WHERE seq <= ?",),
-    "forget_changes": ("DELETE FROM changes WHERE seq <= ?",),
+    "forget_changes": tuple(f"DELETE FROM {t} WHERE seq <= ?" for t in ("changes", "turns")),
     "left": ("DELETE FROM leaving WHERE topic = ?",),
 }  # fmt: skip
 

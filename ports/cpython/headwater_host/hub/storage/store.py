@@ -24,9 +24,12 @@ from headwater_host.hub.storage import follow, restore
 from headwater_host.hub.storage.cache import Cache
 from headwater_host.hub.storage.contract import Engine
 from headwater_host.hub.storage.counters import Counters
+from headwater_host.hub.storage.export import export
+from headwater_host.hub.storage.follow import Some
 from headwater_host.hub.storage.positions import Positions
 from headwater_host.hub.storage.records import HELD, OVERHEAD, Change, Message, row, tags_text
 from headwater_host.hub.storage.removal import Removal
+from headwater_host.hub.storage.replay import Replay
 from headwater_host.hub.storage.seen import SeenIds
 from headwater_host.hub.storage.sessions import Sessions
 from headwater_host.hub.storage.sqlite import SqliteEngine
@@ -86,10 +89,24 @@ class Store:
         self.share, self.next_turn = writer.share, writer.next_turn
         self.attach, self.detach = self._positions.attach, self._positions.detach
         self.ack, self.rewind = self._positions.ack, self._positions.rewind
-        self._counters = Counters(engine, writer, clocks)
-        self.start = self._counters.start
-        self.age = self._counters.age
+        self._counters = counters = Counters(engine, writer, clocks)
+        self.start, self.age = counters.start, counters.age
+        self.counter, self.count, self.count_locally = counters.get, counters.put, counters.put_locally
         self._load()
+        #: Applies a change of a leader that the storage follows.
+        self.apply = Replay(
+            self.topics,
+            writer,
+            self._removal,
+            self._positions,
+            self._seen,
+            self.sessions,
+            counters,
+            self._cache,
+            self._put,
+            self._retain,
+            self._unretain,
+        ).apply
 
     @classmethod
     def open(
@@ -99,12 +116,14 @@ class Store:
         clocks: Clocks | None = None,
         *,
         group_readable: bool = False,
+        following: bool = False,
     ) -> "Store":
-        """Open the storage in a file, or make it, and begin to write. Raises StorageError."""
+        """Open the storage in a file, or make it, and begin to write; ``following``: only what a leader has written.
+        Raises StorageError."""
         engine = SqliteEngine.open(fspath(path), group_readable=group_readable)
         try:
             store = cls(engine, limits or Limits(), clocks)
-            store.lead()
+            (store.follow if following else store.lead)()
         except BaseException:
             engine.close()
             raise
@@ -113,6 +132,20 @@ class Store:
     def lead(self, epoch: int | None = None) -> None:
         """Begin to write, in an epoch that the engine knows. Raises StorageError, FencedError if it does not."""
         self._writer.lead(epoch)
+        # What was replayed until now is continued.
+        self._positions.replayed()
+
+    def mirror(self, changes: Iterable[Change]) -> None:
+        """Apply changes that another hub has written into the same storage, before ``lead``. Raises StorageError."""
+        for change in changes:
+            self.apply(change)
+            self._writer.discard()
+        self._cache.shrink()
+
+    def follow(self) -> None:
+        """Begin to write what ``apply`` gets, and nothing else. Raises StorageError."""
+        self._writer.lead(None)
+        self.sessions.follow()
 
     def _load(self) -> None:
         engine, counters = self._engine, self._counters
@@ -123,7 +156,7 @@ class Store:
         for found in restore.retained(engine, numbers):
             self.retained[found.topic] = found
             self.retained_bytes += found.held
-        self._seen.restore(restore.ids(engine, self.limits.ids), counters.renewed)
+        self._seen.restore(restore.ids(engine, self.limits.ids), counters.renewed, counters.forgotten)
 
     async def close(self) -> None:
         """Write what is left and release the file. Raises StorageError when not all of it could be written."""
@@ -253,6 +286,9 @@ class Store:
         size = len(payload) + len(ident) + OVERHEAD + (len(tags_text(tags)) if tags else 0)
         if retain or writer.waiting >= self.limits.waiting or self.topics.is_full(found, size):
             self._check_room(found, size, retain and payload != b"")
+        if retain and not payload and topic in self.retained:
+            # Followers that do not get the message, because it is trimmed, learn that nothing is retained.
+            writer.note("unretain", found.number)
         seq = writer.next()
         queue = process % len(found.queues)
         self._put(found, Message(seq, ident, topic, queue, tags, payload, qos, retain, time_ns), size)
@@ -269,12 +305,17 @@ class Store:
         self.topics.append(topic, fresh.queue, fresh.seq, size, fresh.time_ns)
         self._cache.put(fresh, held)
         if fresh.retain:
-            values = row(fresh, topic.number)
-            self._unretain(topic.name)
-            batch.retained[topic.number] = values if fresh.payload else None
-            if fresh.payload:
-                self.retained[topic.name] = fresh
-                self.retained_bytes += held
+            self._retain(topic, fresh)
+
+    def _retain(self, topic: Topic, fresh: Message) -> None:
+        self._unretain(topic.name)
+        retained = self._writer.batch.retained
+        if fresh.payload:
+            retained[topic.number] = row(fresh, topic.number)
+            self.retained[topic.name] = fresh
+            self.retained_bytes += fresh.held
+        else:
+            retained[topic.number] = None
 
     def _unretain(self, name: str) -> None:
         before = self.retained.pop(name, None)
@@ -373,9 +414,28 @@ class Store:
         return following is not None
 
     def changes(self, after: int, limit: int) -> list[Change]:
+        """Return what was written after a sequence number, in order. Raises StorageError, as ``turns_after``."""
+        return self.turns_after(after, limit).changes
+
+    def turns_after(self, after: int, limit: int) -> Some:
         """Return what was written after a sequence number, in order, for a follower. StorageError: changes are
         not kept so far back; the follower needs a copy of the file to begin with."""
         if after < self._counters.followed:
             raise StorageError(f"changes up to {self._counters.followed} are not kept any more")
-        names = {topic.number: topic.name for topic in self.topics.values()}
-        return follow.changes(self._engine, names, after, limit)
+        return follow.changes(self._engine, self._name, after, limit)
+
+    def _name(self, number: int) -> str:
+        topics = self.topics
+        found = topics.numbers.get(number) or topics.departed.get(number)
+        if found is None:
+            raise StorageError(f"the hub's storage has messages of the topic {number}, which is not there")
+        return found.name
+
+    @property
+    def followed(self) -> int:
+        """The last change that is not kept for followers any more."""
+        return self._counters.followed
+
+    def export(self) -> Iterator[str]:
+        """Yield the state that is on the disk as canonical text. Raises StorageError."""
+        return export(self._engine)

@@ -26,6 +26,9 @@ RETRY = 1.0
 #: committed in order: confirming one confirms those before it.
 Confirm = Callable[[int, Callable[[], None]], None]
 
+#: Kinds of changes that have no statements: a transaction has what they do in lists of its own.
+NOTED = frozenset({"trim", "unretain"})
+
 #: Changes of a transaction from which on work that makes many waits for the next one.
 CROWD = 1000
 #: Bytes that senders may add to a transaction, so that the next one does not wait long; and bytes that each message
@@ -88,6 +91,7 @@ class Writer:
         self._engine = engine
         #: The number of the last transaction of this epoch.
         self._turns = 0
+        self._leads = False
         self._settle = settle
         self._written = written
         self._thread = ThreadPoolExecutor(1, "headwater-hub-storage")
@@ -116,6 +120,7 @@ class Writer:
     def lead(self, epoch: int | None) -> None:
         """Begin to write, in an epoch of the engine. Raises StorageError."""
         self._turns = self._engine.lead(epoch)
+        self._leads = True
 
     def next(self) -> int:
         """Return the sequence number of another change, which is made before the event loop's turn ends."""
@@ -130,12 +135,29 @@ class Writer:
 
     def change(self, kind: str, *values: Any) -> int:
         """Make a change of a kind that ``contract`` lists; return its sequence number."""
-        seq = self.next()
+        return self.replay(self.seq + 1, kind, values)
+
+    def replay(self, seq: int, kind: str, values: tuple[Any, ...]) -> int:
+        """Make a change under the sequence number that the leader gave it; return the number."""
+        self.number(seq)
         text = encoded(values)
-        self.batch.statements.append((kind, stored_row(kind, values, text)))
+        if kind not in NOTED:
+            self.batch.statements.append((kind, stored_row(kind, values, text)))
         self.batch.changes.append((seq, kind, text))
         self.fill(len(text) + OVERHEAD)
         return seq
+
+    def number(self, seq: int) -> None:
+        """Continue with a sequence number that the leader gave."""
+        if self._leads:
+            self.wake()
+        self.seq = seq
+
+    def discard(self) -> None:
+        """Drop the changes of this turn: the storage has them, since another hub wrote them."""
+        self.batch = Batch()
+        self.durable = self.committed = self.seq
+        self.waiting = 0
 
     def silently(self, kind: str, values: tuple[Any, ...]) -> None:
         """Make a change that followers do not hear of."""
