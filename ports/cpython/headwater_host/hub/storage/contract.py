@@ -12,16 +12,17 @@ The kinds of statements are those of changes (``counter``, ``register``, ``unreg
 ``forget_changes`` and ``left``.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 from headwater_host.hub.errors import StorageError
 from headwater_host.hub.storage.records import Message, Seen
 
 #: The values of a row, in the order of its columns.
 Row = tuple[Any, ...]
+_Result = TypeVar("_Result")
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +84,10 @@ class Engine(Protocol):
 
     def snapshot(self) -> AbstractContextManager[None]:
         """Have all reads in the context see one state of the storage."""
+        ...
+
+    def consistently(self, read: Callable[[], _Result]) -> _Result:
+        """Return the result of reads in one snapshot. The event loop waits for it for a bounded time."""
         ...
 
     def last(self) -> int:

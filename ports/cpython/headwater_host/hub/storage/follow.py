@@ -25,14 +25,17 @@ def changes(engine: Engine, name: Callable[[int], str], after: int, limit: int) 
     ``name`` returns the name of a topic by its number. A removed message is only a "seen" id, or "retained".
     """
     # In one snapshot: a transaction that commits between the queries would leave gaps.
-    with engine.snapshot():
-        found: list[Change] = []
-        end: int | None = after
-        while not found and end is not None:
-            found, end = _some(engine, name, end, limit)
-        last = found[-1].seq if found else after
-        turn = engine.turn_after(last) if end is not None else None
-        return Some(found, turn or last)
+    return engine.consistently(lambda: _changes(engine, name, after, limit))
+
+
+def _changes(engine: Engine, name: Callable[[int], str], after: int, limit: int) -> Some:
+    found: list[Change] = []
+    end: int | None = after
+    while not found and end is not None:
+        found, end = _some(engine, name, end, limit)
+    last = found[-1].seq if found else after
+    turn = engine.turn_after(last) if end is not None else None
+    return Some(found, turn or last)
 
 
 def _some(

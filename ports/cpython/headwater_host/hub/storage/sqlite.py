@@ -1,11 +1,11 @@
 """The storage in one SQLite file, which one process has open."""
 
 import sqlite3
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import chain, groupby
 from operator import itemgetter
-from typing import Any
+from typing import Any, TypeVar
 
 from headwater_host.hub.errors import FencedError, StorageError
 from headwater_host.hub.storage.contract import Leader, Row, Transaction
@@ -26,6 +26,7 @@ _GONE = "DELETE FROM messages WHERE seq IN (SELECT value FROM json_each(?))"
 _RETAIN = """INSERT OR REPLACE INTO retained (seq, id, topic, queue, flags, time, tags, payload, crc)
     VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)"""
 
+_Result = TypeVar("_Result")
 _kind = itemgetter(0)
 
 
@@ -117,6 +118,11 @@ class SqliteEngine:
         finally:
             with self._reading():
                 reader.execute("COMMIT")
+
+    def consistently(self, read: Callable[[], _Result]) -> _Result:
+        """Return the result of reads in one snapshot."""
+        with self.snapshot():
+            return read()
 
     def last(self) -> int:
         """Return the sequence number of the last change."""

@@ -37,6 +37,9 @@ from headwater_host.hub.storage.topic import DEAD, Limits, Topic, Topics
 from headwater_host.hub.storage.writer import Batch, Confirm, Writer
 from headwater_host.lifetime import Clocks
 
+#: How URLs of PostgreSQL begin.
+POSTGRES = ("postgresql://", "postgres://")
+
 _SECOND = 1_000_000_000
 #: Seconds after which the age time is written though nothing else is: a power cut loses no more of it.
 _IDLE = 3600.0
@@ -44,6 +47,22 @@ _IDLE = 3600.0
 _TRIMMED = 20_000
 #: Topics that it looks at.
 _LOOKED = 2_000
+
+
+def open_engine(
+    where: "str | PathLike[str]", *, group_readable: bool = False, standby: bool = False
+) -> Engine:
+    """Open a file or a URL of PostgreSQL, without beginning to write. ``standby``: see ``PostgresEngine``. Raises
+    StorageError."""
+    if not isinstance(where, str) or not where.startswith(POSTGRES):
+        return SqliteEngine.open(fspath(where), group_readable=group_readable)
+    try:
+        from headwater_host.hub.storage.postgres import PostgresEngine
+    except ImportError as error:
+        raise StorageError(
+            f"storage in PostgreSQL needs psycopg: pip install 'headwater[postgres]' ({error})"
+        ) from error
+    return PostgresEngine(where, standby=standby)
 
 
 class Delivery(NamedTuple):
@@ -111,16 +130,16 @@ class Store:
     @classmethod
     def open(
         cls,
-        path: "str | PathLike[str]",
+        where: "str | PathLike[str]",
         limits: Limits | None = None,
         clocks: Clocks | None = None,
         *,
         group_readable: bool = False,
         following: bool = False,
     ) -> "Store":
-        """Open the storage in a file, or make it, and begin to write; ``following``: only what a leader has written.
-        Raises StorageError."""
-        engine = SqliteEngine.open(fspath(path), group_readable=group_readable)
+        """Open the storage in a file or at a URL of PostgreSQL, or make it, and begin to write; ``following``: only
+        changes that a leader has written. Raises StorageError."""
+        engine = open_engine(where, group_readable=group_readable)
         try:
             store = cls(engine, limits or Limits(), clocks)
             (store.follow if following else store.lead)()
