@@ -1,9 +1,9 @@
 """The storage in a PostgreSQL database, which several hubs may share: one of them writes.
 
-Each transaction begins with the fence, which moves the turn of the row ``leader``. When a connection is lost, nobody
-knows whether the last COMMIT happened. So the next ``write`` connects again, ends what is left of the old connection in
-the server, and makes a write of its own to the row: it commits when everything before it is as safe as the settings
-promise, and tells which turn there is. Nothing is written twice.
+Each transaction begins with the fence, which moves the turn of the row ``leader``. A lost connection leaves the outcome
+of the last COMMIT unknown. The next ``write`` therefore reconnects, terminates the old connection in the server, and
+makes a write of its own to the row. When that commits, everything before it is as safe as the settings promise, and the
+row tells the last turn. Nothing is written twice.
 
 The event loop waits for reads of messages, at most ``READ_S``. When the database does not answer in this time, reads
 fail at once until it does.

@@ -58,7 +58,7 @@ def _same(value: Any) -> Any:
 
 
 class _Type(NamedTuple):
-    """How a value is stored."""
+    """The form in which a value is stored."""
 
     sql: str
     write: Callable[[Any], Any] = _same
@@ -100,7 +100,7 @@ _FORGETS = {"forget_ids": ("seen",), "forget_changes": ("changes", "turns")}
 
 
 class Statements(NamedTuple):
-    """What a kind does: the SQL, how the values of a row are written, and how many of them are its key, 0 if rows with
+    """The SQL of a kind, the form of each value, and the number of values that are its key, 0 if rows with
     the same values need not be joined."""
 
     sql: tuple[str, ...]
