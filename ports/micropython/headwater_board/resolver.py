@@ -24,6 +24,9 @@ _TICKS_MASK = 0x3FFFFFFF
 _HEADER = 12
 _QUESTION_TAIL = b"\x00\x00\x01\x00\x01"
 _MDNS = ("224.0.0.251", 5353)
+# Of a name and of a label (RFC 1035, 2.3.4).
+_LONGEST_NAME = 253
+_LONGEST_LABEL = 63
 
 
 class Resolver:
@@ -51,13 +54,27 @@ class Resolver:
         self._socket: Any = None
         self._host = ""
         self._query = b""
+        # Where the query goes, and where the answer must come from.
+        self._to: Any = None
         self._began = self._sent = 0
+
+    def check(self, host: str) -> "list[bytes]":
+        """Return the labels of a host name. Raises ValueError for a name that no query can have."""
+        labels = [label.encode() for label in (host[:-1] if host[-1:] == "." else host).split(".")]
+        if len(host.encode()) > _LONGEST_NAME or not all(
+            0 < len(label) <= _LONGEST_LABEL for label in labels
+        ):
+            raise ValueError(
+                "host %r: a host name has 1 to %d bytes between dots, and up to %d in all"
+                % (host[:_LONGEST_LABEL], _LONGEST_LABEL, _LONGEST_NAME)
+            )
+        return labels
 
     def resolve(self, host: str) -> "list[str] | None":
         """Begin or continue to resolve ``host``: its addresses, or None for now.
 
         Without an answer in time, these are the last known ones. Raises OSError: EHOSTUNREACH, if there are none or
-        the name does not exist.
+        the name does not exist; ValueError for a name that ``check`` refuses.
         """
         if not host.strip("0123456789."):
             return [host]
@@ -91,7 +108,7 @@ class Resolver:
 
     def _begin(self, host: str) -> None:
         self.close()
-        question = b"".join([bytes([len(label)]) + label.encode() for label in host.rstrip(".").split(".")])
+        question = b"".join([bytes([len(label)]) + label for label in self.check(host)])
         self._query = os.urandom(2) + b"\x01\x00\x00\x01\x00\x00\x00\x00\x00\x00" + question + _QUESTION_TAIL
         self._host = host
         self._socket = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
@@ -109,19 +126,28 @@ class Resolver:
 
             server = network.ipconfig("dns")
         try:
-            self._socket.sendto(self._query, socket.getaddrinfo(server, port)[0][-1])
+            self._to = socket.getaddrinfo(server, port)[0][-1]
+            self._socket.sendto(self._query, self._to)
         except OSError:
             # No route for now: the next time.
             pass
+
+    def _is_local(self, source: "Any") -> bool:
+        """Return whether this is a response of multicast DNS: any host's, from its port (RFC 6762, 6)."""
+        # The unix build has addresses as bytes (struct sockaddr_in).
+        port = source[1] if isinstance(source, tuple) else source[2] << 8 | source[3]
+        return self._host.endswith(".local") and port == _MDNS[1]
 
     def _received(self) -> "list[str] | None":
         """Return the addresses of the answer, [] if the name has none, None without an answer."""
         query = self._query
         while True:
             try:
-                answer = self._socket.recv(512)
+                answer, source = self._socket.recvfrom(512)
             except OSError:
                 return None
+            if source != self._to and not self._is_local(source):
+                continue
             end = len(query)
             # The same id and question; a response, without an error but "no such name".
             if answer[:2] == query[:2] and answer[_HEADER:end] == query[_HEADER:] and answer[2] & 0x80:

@@ -5,6 +5,7 @@ import time
 
 from headwater.mqtt.client import Client
 from headwater_board import resolver as module
+from headwater_board.clock import Sntp
 from headwater_board.resolver import Resolver
 from headwater_board.tcp import Tcp
 
@@ -35,6 +36,22 @@ def resolve(host: str) -> None:
 
 for host in sys.argv[3:]:
     resolve(host)
+
+# A host that no query can have is refused before the first poll.
+
+
+def refused(make: "object", *arguments: "object") -> None:
+    try:
+        make(*arguments, resolver=resolver)  # type: ignore[operator]
+    except ValueError as error:
+        print(error)
+
+
+for bad in ("", "a..b", ".a", "x" * 64 + ".test", "x" * 300, "ab." * 84 + "test"):
+    refused(Tcp, bad)
+    refused(Sntp, (bad,))
+for good in ("x" * 63 + ".test", "a.test.", "192.168.4.1", "b\u00fccher.test"):
+    Tcp(good, resolver=resolver)
 
 
 def connect(client: Client) -> None:

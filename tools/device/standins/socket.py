@@ -78,6 +78,11 @@ def _real(address):
     return _unix.getaddrinfo(host, port)[0][-1]
 
 
+def _key(real):
+    """Return an address as a key: the unix build's are bytearrays, those of the simulated world tuples."""
+    return real if isinstance(real, tuple) else bytes(real)
+
+
 class socket(io.IOBase):
     """A socket of the unix build, non-blocking; this class waits where the program's socket blocks."""
 
@@ -195,7 +200,7 @@ class socket(io.IOBase):
             raise OSError(errno.EHOSTUNREACH)
         if network.route() == radio.PASSES:
             real = _real(address)
-            self._peers[str(real)] = address
+            self._peers[_key(real)] = address
             self._s.sendto(buf, real)
         return len(buf)
 
@@ -247,11 +252,12 @@ class socket(io.IOBase):
         return line
 
     def recvfrom(self, n):
+        self._carries()
         began = time.ticks_ms()
         while not self._ready(select.POLLIN):
             self._tick(began)
         data, real = self._s.recvfrom(n)
-        return data, self._peers.get(str(real), real)
+        return data, self._peers.get(_key(real), real)
 
     def ioctl(self, request, argument):
         if request == _POLL:
