@@ -33,6 +33,11 @@ def test_module(module: str) -> None:
     assert done.stdout.rstrip().endswith(" passed, 0 failed"), done.stdout
 
 
+def test_a_channel_that_the_gateway_ends_is_opened_once_a_second() -> None:
+    done = run_unix(DEVICE / "life_service.py", path=PATH)
+    assert done.stdout in ("streams 9\n", "streams 10\n", "streams 11\n")
+
+
 def silent(query: bytes) -> bytes:
     return b""
 

@@ -159,4 +159,4 @@ async def test_a_board_sets_its_clock_from_the_hub(
         script = BOARD.with_name("hub_time.py")
         done = await asyncio.to_thread(run_unix, script, str(port(hub)), path=path, timeout=100)
     first = "(2026, 11, 23, 0, 12, 34, 56, 500000)" if synchronized else "131"
-    assert done.stdout == f"[{first}, 'others', 'others']\n"
+    assert done.stdout == f"[{first}, 'others', 'others']\n[{first}]\n"

@@ -16,11 +16,12 @@ from micropython import const
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
     from typing import Any
 
     from headwater.fmq.client import Client
     from headwater.fmq.frames import Frame
+    from headwater.fmq.session import ClientSession
     from headwater.types import Network
     from headwater_board.resolver import Resolver
 
@@ -78,36 +79,52 @@ def ask_hub(client: "Client") -> int:
     """Call ``$hub/time`` over a connected FMQ client; its result sets the clock. Return the number of the call, or an
     error.
 
-    A hub whose own clock is not synchronized refuses the call. The handler of other results stays.
+    A hub whose own clock is not synchronized refuses the call. The handler of other results stays. Each call replaces
+    the one before, whose result may be lost.
     """
     from headwater.connection import send_request
     from headwater.fmq.calls import call
-    from headwater.fmq.values import Value, read
 
     session = client.session
-    others = session.on_result
     number = send_request(client, call(session, b"$hub/time"))
+    if number > 0:
+        handler = session.on_result
+        if not isinstance(handler, _HubTime):
+            session.on_result = handler = _HubTime(session, handler)
+        handler.number = number
+    return number
 
-    def on_result(frame: "Frame") -> None:
-        if session.source != number:
-            if others is not None:
-                others(frame)
+
+class _HubTime:
+    """Handles the result of the call ``number``, and passes all others to ``others``."""
+
+    def __init__(self, session: "ClientSession", others: "Callable[[Frame], object] | None"):
+        self.number = 0
+        self._session = session
+        self._others = others
+
+    def __call__(self, frame: "Frame") -> None:
+        from headwater.fmq.values import Value, read
+
+        session = self._session
+        if session.source != self.number:
+            if self._others is not None:
+                self._others(frame)
             return
-        session.on_result = others
+        self.number = 0
+        if session.on_result is self:
+            session.on_result = self._others
         value = Value(frame.payload_bytes())
         if read(value, 0, len(value.buf)) > 0 and value.kind == _DATETIME:
             set_clock(int.from_bytes(value.buf[value.at : value.end], "little") // 1000000)
-
-    if number > 0:
-        session.on_result = on_result
-    return number
 
 
 class Sntp:
     """Asks ``servers``, one after the other, until one answers, and again every ``period_ms``.
 
     ``resolver`` resolves their names without blocking; a ``Tcp`` needs another one. Answers within ``timeout_ms``
-    count. After a round without an answer comes a pause of 16 s, which doubles up to 17 minutes.
+    count. After a round without an answer comes a pause of 16 s, which doubles up to 17 minutes. Raises ValueError for
+    a server name that the resolver refuses.
     """
 
     def __init__(
@@ -118,6 +135,9 @@ class Sntp:
         timeout_ms: int = 2000,
         port: int = 123,
     ):
+        if resolver is not None:
+            for server in servers:
+                resolver.check(server)
         self.servers = servers
         self.resolver = resolver
         self.period_ms = period_ms

@@ -21,7 +21,13 @@ from headwater_board.tcp import Tcp  # noqa: E402
 
 client = Client(Tcp("127.0.0.1", int(sys.argv[1])), b"clock")
 client.on_answer = lambda number, code: code and over.append(code)
-client.session.on_result = lambda frame: over.append("others")
+
+
+def others(frame: "object") -> None:
+    over.append("others")
+
+
+client.session.on_result = others
 client.connect()
 assert ask_hub(client) > 0
 # Results of the program's own calls go to its own handler, before and after.
@@ -31,4 +37,17 @@ for _ in range(2):
     while len(over) < min(n + 2, 3):
         client.wait(100)
 print(over)
+# Results that are lost with their connection leave one handler behind, the next one's.
+for _ in range(3):
+    assert ask_hub(client) > 0
+    client.close()
+    client.connect()
+    assert client.session.on_result._others is others, "a handler is left for each lost result"
+n = len(over)
+assert ask_hub(client) > 0
+for _ in range(300):
+    client.wait(100)
+    if len(over) > n:
+        break
+print(over[n:])
 client.disconnect()
