@@ -44,10 +44,13 @@ _TUN_WITHOUT_HEADER = 0x1001
 
 @dataclass
 class Run:
-    """What one wake-up cost: round trips until the acknowledgement, milliseconds awake, and packets with bytes."""
+    """What one wake-up cost: round trips until the acknowledgement, the board's segments with data, milliseconds awake,
+    and packets with bytes.
+    """
 
     client: str
     round_trips: int
+    segments: int
     awake_ms: int
     packets: int
     size: int
@@ -55,10 +58,11 @@ class Run:
 
 @dataclass
 class _Packet:
-    """A TCP segment: when it was sent, whether by the board, its bytes of payload, and all its bytes."""
+    """A TCP segment: round trips before it, whether the board's, sequence number, bytes of payload, and all bytes."""
 
-    at: float
+    trip: int
     up: bool
+    number: int
     payload: int
     size: int
 
@@ -69,6 +73,8 @@ class Wire:
     def __init__(self, delay: float) -> None:
         self.delay = delay
         self.packets: list[_Packet] = []
+        # The round trips that each end knows of: the broker (False) and the board (True).
+        self._trips = {False: 0, True: 0}
         self._fd = os.open(TUN, os.O_RDWR | os.O_NONBLOCK)
         fcntl.ioctl(self._fd, _SET_INTERFACE, struct.pack("16sH22x", _DEVICE.encode(), _TUN_WITHOUT_HEADER))
         for words in (f"addr add {_ADDRESS}/24 dev {_DEVICE}", f"link set {_DEVICE} up", "link set lo up"):
@@ -86,33 +92,53 @@ class Wire:
         os.close(self._stopped)
         os.close(self._fd)
 
+    def clear(self) -> None:
+        """Forget the packets, and count round trips from 0 on."""
+        self.packets.clear()
+        self._trips = {False: 0, True: 0}
+
     def _carry(self) -> None:
-        under_way: list[tuple[float, int, bytes]] = []
+        under_way: list[tuple[float, int, bytes, _Packet]] = []
         for number in range(1 << 30):
             wait = max(0.0, under_way[0][0] - time.monotonic()) if under_way else None
             ready, _, _ = select.select([self._fd, self._stopped], [], [], wait)
             if self._stopped in ready:
                 return
             if ready:
+                # One at a time: a packet that was sent before another was delivered is read before that.
                 packet = os.read(self._fd, 4096)
                 if packet[0] >> 4 == 4 and packet[9] == 6:
-                    self._note(packet)
+                    noted = self._note(packet)
                     back = packet[:12] + packet[16:20] + packet[12:16] + packet[20:]
-                    heapq.heappush(under_way, (time.monotonic() + self.delay, number, back))
-            while under_way and under_way[0][0] <= time.monotonic():
-                os.write(self._fd, heapq.heappop(under_way)[2])
+                    heapq.heappush(under_way, (time.monotonic() + self.delay, number, back, noted))
+            elif under_way and under_way[0][0] <= time.monotonic():
+                _, _, back, noted = heapq.heappop(under_way)
+                # The receiver answers a packet of the board within its round trip, and one to the board in the next.
+                knows = noted.trip + (not noted.up)
+                self._trips[not noted.up] = max(self._trips[not noted.up], knows)
+                os.write(self._fd, back)
 
-    def _note(self, packet: bytes) -> None:
+    def _note(self, packet: bytes) -> _Packet:
         tcp = (packet[0] & 15) * 4
         data = tcp + (packet[tcp + 12] >> 4) * 4
         up = struct.unpack_from(">H", packet, tcp + 2)[0] == _PORT
-        self.packets.append(_Packet(time.monotonic(), up, len(packet) - data, len(packet)))
+        number = struct.unpack_from(">L", packet, tcp + 4)[0]
+        noted = _Packet(self._trips[up], up, number, len(packet) - data, len(packet))
+        self.packets.append(noted)
+        return noted
 
 
-def count(packets: Sequence[_Packet], rtt: float) -> int:
-    """Return the round trips from the first SYN until the last payload of the server has arrived."""
-    answers = [packet.at for packet in packets if not packet.up and packet.payload]
-    return round((answers[-1] + rtt / 2 - packets[0].at) / rtt)
+def count(packets: Sequence[_Packet]) -> int:
+    """Return the round trips from the first SYN until the last payload of the server has arrived.
+
+    A packet belongs to the round trip after the last one that had been completed at its sender, however long that took.
+    """
+    return 1 + [packet.trip for packet in packets if not packet.up and packet.payload][-1]
+
+
+def segments(packets: Sequence[_Packet]) -> int:
+    """Return the number of segments with data that the board sent, without retransmissions."""
+    return len({packet.number for packet in packets if packet.up and packet.payload})
 
 
 def run_clients(clients: Sequence[str], rtt_ms: int, path: Sequence[Path]) -> Iterator[Run]:
@@ -126,7 +152,7 @@ def run_clients(clients: Sequence[str], rtt_ms: int, path: Sequence[Path]) -> It
             awake = 0
             for _ in range(2):
                 time.sleep(4 * rtt)
-                wire.packets.clear()
+                wire.clear()
                 done = run_unix(PROGRAM, client, _BEHIND, str(_PORT), path=path, timeout=60)
                 words = done.stdout.split()
                 if words[:1] != ["awake"]:
@@ -134,7 +160,12 @@ def run_clients(clients: Sequence[str], rtt_ms: int, path: Sequence[Path]) -> It
                 awake = int(words[1])
             packets = list(wire.packets)
             yield Run(
-                client, count(packets, rtt), awake, len(packets), sum(packet.size for packet in packets)
+                client,
+                count(packets),
+                segments(packets),
+                awake,
+                len(packets),
+                sum(packet.size for packet in packets),
             )
 
 
