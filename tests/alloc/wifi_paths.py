@@ -61,6 +61,7 @@ def poll() -> None:
 
 
 def save() -> None:
+    dialer.now += 1000
     assert wifi.poll(False)
     assert nic.pm == Nic.PM_POWERSAVE
     assert wifi.poll(True)

@@ -35,8 +35,8 @@ class Nic:
             self.connected = False
         return self.is_active
 
-    def connect(self, ssid: str, password: "str | None", bssid: "bytes | None" = None) -> None:
-        self._told("connect", ssid, password, bssid)
+    def connect(self, ssid: str, password: "str | None", bssid: "bytes | None" = None, **more: int) -> None:
+        self._told("connect", ssid, password, bssid, *more.values())
 
     def disconnect(self) -> None:
         self._told("disconnect")

@@ -18,6 +18,7 @@ HOME = ("home", "password")
 PHONE = ("phone", None)
 JOIN_HOME = ("connect", "home", "password", None)
 JOIN_PHONE = ("connect", "phone", None, None)
+JOIN_LAB = ("connect", "lab", "password", None)
 ADDRESS = ("10.0.0.9", "255.255.255.0", "10.0.0.1", "10.0.0.1")
 ECONNREFUSED = 111
 # What each port shows in turn: nothing yet, connecting, no access point, wrong password.
@@ -353,11 +354,13 @@ def test_power_is_saved_while_nothing_is_under_way() -> None:
     r = Radio(power_save=True).up()
     r.wifi.poll(True)
     assert not r.nic.said()
+    r.now += 1000
     for _ in range(2):
         r.wifi.poll(False)
     r.wifi.poll(True)
     assert r.nic.said() == [("pm", 2), ("pm", 0)]
     r.nic.breaks.add("pm")
+    r.now += 1000
     assert r.wifi.poll(False) and r.wifi.error is not None
     r = Radio().up()
     r.wifi.poll(False)
@@ -368,6 +371,26 @@ def test_power_is_saved_while_nothing_is_under_way() -> None:
     r.poll()
     r.wifi.poll(False)
     assert r.nic.said() == [("active", True), ("reconnects", 0), JOIN_HOME]
+
+
+def test_power_is_not_saved_while_one_of_two_keepers_is_busy() -> None:
+    r = Radio(power_save=True).up()
+    for _ in range(100):
+        r.now += 50
+        r.wifi.poll(True)
+        r.wifi.poll(False)
+    assert not r.nic.said()
+    for _ in range(100):
+        r.now += 50
+        r.wifi.poll(False)
+        r.wifi.poll(False)
+    assert r.nic.said() == [("pm", 2)]
+
+
+def test_security_is_for_the_port_that_takes_it() -> None:
+    for port, said in ((RP2, ("connect", "lab", "password", None, 0x1000004)), (ESP32, JOIN_LAB)):
+        r = Radio(port, networks=(("lab", "password", None, 0x1000004),)).begin()
+        assert said in r.nic.said()
 
 
 def test_it_stops() -> None:

@@ -34,18 +34,21 @@ _PORTS: "dict[int, tuple[tuple[int, ...], bool, dict[str, int]]]" = {
 # How long a failure must show: an RP2 can report "wrong password" and go on to connect. An ESP32 that shows the reason
 # of an earlier failure would have found its access point within the longer time.
 _FAILED_MS = 1000
+# How long every keeper must be idle before the radio may sleep.
+_IDLE_MS = 1000
 _STALE_MS = 5000
 
 
 class Wifi(Interface):
     """Keeps the station interface connected to the first of ``networks`` that can be reached.
 
-    - ``networks``: ``(ssid, password)`` or ``(ssid, password, bssid)`` in the order of trying; an open network has the
-      password None. After a loss, the network that worked last is tried first.
+    - ``networks``: ``(ssid, password)``, ``(ssid, password, bssid)`` or ``(ssid, password, bssid, security)`` in the
+      order of trying; an open network has the password None. After a loss, the network that worked last is tried first.
+      ``security``, such as ``network.WLAN.SEC_WPA3``, is for RP2, which joins with WPA2 without it; ESP32 ignores it.
     - ``country``: two letters; they choose the channels. ``hostname``: for DHCP and mDNS.
     - ``tx_power``: maximum transmit power in dBm.
-    - ``power_save``: let the radio sleep while nothing is sent or received; receiving then takes longer. False: never.
-      None: leave the driver's setting, which Bluetooth on an ESP32 needs.
+    - ``power_save``: let the radio sleep once no keeper was busy for a second; receiving then takes
+      longer. False: never. None: leave the driver's setting, which Bluetooth on an ESP32 needs.
     - ``options``: ``address``, ``connect_ms``, the limits and ``reset`` of ``Interface``.
 
     Raises ValueError without a network, and for a password that WPA does not allow. ``start`` raises it for a country
@@ -79,6 +82,7 @@ class Wifi(Interface):
         # beginning of the attempt on.
         self._before = self._good_at = 0
         self._idle = False
+        self._busy_at = 0
 
     @property
     def reason(self) -> str:
@@ -108,15 +112,18 @@ class Wifi(Interface):
         if self.power_save is not None:
             self._set_power(self.nic.PM_NONE)
         self._idle = False
+        self._busy_at = self.ticks_ms()
 
     def _connect(self) -> None:
-        ssid, password = self.networks[self._at][:2]
+        ssid, password, *more = self.networks[self._at]
         self._before = self.nic.status() if self._sticks else 0
         self._good_at = 0
-        if len(self.networks[self._at]) > 2:
-            self.nic.connect(ssid, password, bssid=self.networks[self._at][2])
-        else:
-            self.nic.connect(ssid, password)
+        options = {}
+        if more and more[0] is not None:
+            options["bssid"] = more[0]
+        if len(more) > 1 and more[1] is not None and not self._sticks:
+            options["security"] = more[1]
+        self.nic.connect(ssid, password, **options)
 
     def _disconnect(self) -> None:
         self.nic.disconnect()
@@ -142,7 +149,13 @@ class Wifi(Interface):
         return True
 
     def _save(self, idle: bool) -> None:
-        if self.power_save and idle != self._idle:
+        if not self.power_save:
+            return
+        if not idle:
+            self._busy_at = self.ticks_ms()
+        elif self._passed(self._busy_at) < _IDLE_MS:
+            return
+        if idle != self._idle:
             self._idle = idle
             self._set_power(self.nic.PM_POWERSAVE if idle else self.nic.PM_NONE)
 

@@ -10,5 +10,6 @@ NETWORK = {
     "dhcp_ms": 300,
     "reason": 0,
     "refuses": False,
+    "wpa3": False,
     "starts": 1,
 }

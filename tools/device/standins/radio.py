@@ -54,8 +54,8 @@ class Air:
 
     ``networks`` maps an SSID to a dict: password ("" is an open network), bssid (hexadecimal), channel, rssi, up, dead
     (the link carries nothing and nobody notices), dhcp_ms (None: no DHCP server), reason (the status that a wrong
-    password or a refusal has on ESP32, 0: the usual one), refuses (joining fails with that reason), starts (how often
-    the access point was started).
+    password or a refusal has on ESP32, 0: the usual one), refuses (joining fails with that reason), wpa3 (joining needs
+    WPA3), starts (how often the access point was started).
     """
 
     def __init__(self):
@@ -111,6 +111,8 @@ class Station:
         self.phase = IDLE
         self.ssid = self.password = ""
         self.bssid = None
+        #: Whether the station can join with WPA3.
+        self.sae = True
         #: (ip, mask, gateway, dns), or None: DHCP.
         self.static = None
         self._since = 0
@@ -153,7 +155,12 @@ class Station:
         if net is None:
             self._result = NO_NETWORK
             self._due = self.air.ms("no network")
-        elif refused or net["refuses"] or (net["password"] and net["password"] != self.password):
+        elif (
+            (net["wpa3"] and not self.sae)
+            or refused
+            or net["refuses"]
+            or (net["password"] and net["password"] != self.password)
+        ):
             self._result = BAD_PASSWORD
             self._due = self.air.ms("bad password")
         else:
