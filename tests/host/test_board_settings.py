@@ -42,6 +42,8 @@ FULL: dict[str, Any] = {
     "log": {"topic": "logs/board-1", "size": 800},
 }
 #: The type of IP addresses, of numbers, and so on, as the sentences name them.
+HOST = "a host name with 1 to 63 bytes between dots, or an address, or null"
+W5500_KEYS = "spi, sck, mosi, miso, cs, int"
 IP = "an IPv4 address such as 192.168.1.20"
 PATH = "the path of a file, which starts with /"
 TABLES = "a list of 1 to 8 tables [{...}]"
@@ -61,7 +63,38 @@ MISTAKES: list[tuple[Any, list[str]]] = [
     ([], ["the file is []; allowed: a table {...}"]),
     ({}, ["broker.host is missing; allowed: a name or an address"]),
     ({"serial": {}, "wifi": [{"ssid": "a"}]}, ["serial and wifi are there; allowed: one of them"]),
-    (broker(host=""), ['broker.host is ""; allowed: text of 1 to 253 bytes, or null']),
+    (
+        {**broker(), "ethernet": {}, "wifi": [{"ssid": "a"}]},
+        ["wifi and ethernet are there; allowed: one of them"],
+    ),
+    ({"ethernet": {}}, ["broker.host is missing; allowed: a name or an address"]),
+    (
+        {**broker(), "ethernet": {"chip": "LAN8720", "mdc": 23}},
+        ["ethernet.mdio is missing; LAN8720 needs mdc, mdio"],
+    ),
+    (
+        {**broker(), "ethernet": {"chip": "W5500", "spi": 1, "sck": 12, "mosi": 13, "miso": 14, "cs": 10}},
+        [f"ethernet.int is missing; W5500 needs {W5500_KEYS}"],
+    ),
+    (
+        {**broker(), "ethernet": {"spi": 0, "sck": 18, "mosi": 19, "miso": 16, "cs": 17}},
+        ["ethernet.reset is missing; WIZNET5K needs spi, sck, mosi, miso, cs, reset"],
+    ),
+    (
+        {**broker(), "ethernet": {"chip": "LAN8720", "mdc": 23, "mdio": 18, "cs": 5}},
+        ["ethernet.cs is there; LAN8720 needs mdc, mdio"],
+    ),
+    (broker(host=""), [f'broker.host is ""; allowed: {HOST}']),
+    (broker(host="a" * 64), [f'broker.host is "{"a" * 39}; allowed: {HOST}']),
+    ({**broker(), "ntp": "a..b"}, [f'ntp is "a..b"; allowed: {HOST}']),
+    (
+        {**broker(), "country": "CHE"},
+        ['country is "CHE"; allowed: two capital letters such as CH, or null'],
+    ),
+    (
+        {**broker(), "country": "ch"},
+        ['country is "ch"; allowed: two capital letters such as CH, or null'],
+    ),
     (broker(port=70000), [f"broker.port is 70000; allowed: {PORT}"]),
     (broker(port="1883"), [f'broker.port is "1883"; allowed: {PORT}']),
     (broker(keep_alive=1.5), [f"broker.keep_alive is 1.5; allowed: {KEEP_ALIVE}"]),
@@ -147,9 +180,19 @@ def loaded(folder: Path, files: dict[str, bytes]) -> dict[str, tuple[Any, str | 
 def test_settings_are_complete(tmp_path: Path) -> None:
     (settings, error), *_ = loaded(tmp_path, {"full": json.dumps(FULL).encode()}).values()
     assert error is None
-    wifi = [FULL["wifi"][0], {"ssid": "café", "password": ""}]
+    wifi = [
+        {**FULL["wifi"][0], "security": "wpa2"},
+        {"ssid": "café", "password": "", "security": "wpa2"},
+    ]
     broker = {**FULL["broker"], "protocol": "mqtt"}
-    assert settings == {**FULL, "wifi": wifi, "broker": broker, "serial": None, "sleep": None}
+    assert settings == {
+        **FULL,
+        "wifi": wifi,
+        "broker": broker,
+        "serial": None,
+        "sleep": None,
+        "ethernet": None,
+    }
     assert check(FULL) == settings
 
 

@@ -77,6 +77,20 @@ def fails(board: VirtualBoard, found: dict[str, Any], step: str) -> Finding:
     return last
 
 
+def test_ethernet_is_examined_without_wifi(
+    board: VirtualBoard, broker: Mosquitto, request: pytest.FixtureRequest
+) -> None:
+    esp32 = request.node.callspec.params["board"] == "esp32"
+    ethernet = {"chip": "LAN8720", "mdc": 23, "mdio": 18} if esp32 else {}
+    found = {**settings(), "ethernet": ethernet}
+    del found["wifi"]
+    findings = {one.step: one for one in examine(board, found)}
+    assert [one for one in findings.values() if one.result == FAILED] == []
+    assert findings["WiFi"].result == SKIPPED
+    assert findings["address"].text.startswith("192.168.4.2, mask 255.255.255.0")
+    assert findings["acknowledgement"].result == OK
+
+
 def test_a_board_that_is_well_passes_every_step(board: VirtualBoard, broker: Mosquitto) -> None:
     board.put({"headwater.json": json.dumps(settings())})
     board.reset()

@@ -171,6 +171,153 @@ def test_the_asyncio_client_polls_the_whole_device(mosquitto: Start) -> None:
         assert [event for _, event in b.events] == ["power on"]
 
 
+STOPPED = """
+import asyncio
+from headwater_board import aio
+from headwater_board.device import Device
+
+device = Device()
+device.on_offline = lambda status: print("offline", status)
+
+async def main():
+    async with aio.Client(device.keeper, close_ms=300) as client:
+        await client.publish(b"board-1", b'"before"', 1)
+        device.network.stop()
+        waiting = asyncio.create_task(client.publish(b"board-1", b'"while stopped"', 1))
+        await asyncio.sleep_ms(500)
+        print("waits", not waiting.done(), device.network.nic.active())
+        device.network.start()
+        await waiting
+        device.network.stop()
+        waiting = asyncio.create_task(client.publish(b"board-1", b'"at the end"', 1))
+        await asyncio.sleep_ms(100)
+    try:
+        await waiting
+    except Exception as error:
+        print("ended", error)
+    device.network.start()
+    async with aio.Client(device.keeper) as client:
+        await client.publish(b"board-1", b'"after"', 1)
+    print("left")
+
+asyncio.run(main())
+"""
+
+
+def test_asyncio_over_a_stopped_network(mosquitto: Start) -> None:
+    broker = mosquitto()
+    watcher = Watcher(broker.port)
+    with on_wifi("esp32", broker, STOPPED) as b:
+        b.wait_for("left", WAIT_S)
+        watcher.until(lambda got: ("board-1", "after") in got)
+        log = b.log
+    texts = [text for topic, text in watcher.got if topic == "board-1"]
+    assert texts == ["before", "while stopped", "at the end", "after"]
+    assert "waits True False" in log
+    assert log.count("offline -63") == 2
+    assert "ended" in log
+
+
+REFUSED = """
+import os
+from headwater_board.device import Device
+
+for name in sorted(os.listdir("/bad")):
+    try:
+        Device("/bad/" + name)
+        print(name, "accepted")
+    except Exception as error:
+        print(name, type(error).__name__, error)
+print("end")
+Device()
+"""
+LAN = {"chip": "LAN8720", "mdc": 23, "mdio": 18}
+SPI = {"spi": 0, "sck": 18, "mosi": 19, "miso": 16, "cs": 17, "reset": 20}
+#: What the board does not have, and the error after the file's name.
+MISSING: list[tuple[dict[str, Any], str]] = [
+    (
+        {"broker": {"host": "h", "tls": {"ca": "/no.der"}}},
+        'broker.tls.ca is "/no.der", which cannot be read ([Errno 2] ENOENT): copy the file to the board',
+    ),
+    (
+        {"broker": {"host": "h", "tls": {"ca": "/empty", "cert": "/no.der", "key": "/no.der"}}},
+        'broker.tls.ca is "/empty", which is empty: copy the file to the board',
+    ),
+    (
+        {"broker": {"host": "h", "tls": {"ca": "/text", "cert": "/no.der", "key": "/text"}}},
+        'broker.tls.cert is "/no.der", which cannot be read ([Errno 2] ENOENT): copy the file to the board',
+    ),
+    ({"broker": {"host": "h", "tls": {"ca": "/text"}}}, "broker.tls: ca: invalid cert: pass DER or PEM"),
+    (
+        {"broker": {"host": "h"}, "update": {"topic": "u", "key_file": "/no.key"}},
+        'update.key_file is "/no.key", which cannot be read ([Errno 2] ENOENT): copy the file to the board',
+    ),
+    ({"serial": {"line": 7}}, "serial: UART(7) doesn't exist: give the number and the pins of another UART"),
+    (
+        {"broker": {"host": "h"}, "outbox": {"path": "/none/outbox"}},
+        "outbox.path: [Errno 2] ENOENT: create its directory",
+    ),
+    (
+        {"broker": {"host": "h"}, "ethernet": {**SPI, "chip": "W5500", "int": 21, "reset": None}},
+        "ethernet: chip is W5500, which this firmware does not have",
+    ),
+    (
+        {"broker": {"host": "h"}, "sleep": {"seconds": 5000}},
+        "sleep.seconds: 5000000 ms: this port sleeps at most 4294967 ms",
+    ),
+    ({"broker": {"host": "a."}, **WIFI}, ""),
+]
+
+
+def test_what_the_board_does_not_have_is_an_error_with_the_key() -> None:
+    files = {f"bad/{i:02}.json": json.dumps(found) for i, (found, _) in enumerate(MISSING)}
+    files.update({"empty": "", "text": "no certificate", "update.key": ""})
+    bad = {"broker": {"host": "h"}, "update": {"topic": "u", "key_file": "/update.key"}}
+    with board(bad, REFUSED, files=files, port="rp2", flash="littlefs") as b:
+        b.wait_for("update.key_file", WAIT_S)
+        b.wait_for("copy the file to the board", WAIT_S, after=b.mark)
+        lines = b.log.replace("\r", "").split("\n")
+    for i, (_, text) in enumerate(MISSING):
+        said = [line for line in lines if line.startswith(f"{i:02}.json ")]
+        expected = f"SettingsError /bad/{i:02}.json: {text}" if text else "accepted"
+        assert said == [f"{i:02}.json {expected}"]
+    # Without a program's except clause, the console shows the same text.
+    assert (
+        'SettingsError: /headwater.json: update.key_file is "/update.key", which is empty: '
+        "copy the file to the board" in lines
+    )
+
+
+@pytest.mark.parametrize("port, ethernet", [("esp32", LAN), ("rp2", SPI), ("rp2", {})])
+def test_ethernet(mosquitto: Start, port: Port, ethernet: dict[str, Any]) -> None:
+    broker = mosquitto()
+    watcher = Watcher(broker.port)
+    found = settings(1883, ethernet=ethernet, hostname="board-1")
+    found["broker"]["host"] = "192.168.4.1"
+    made = board(found, flash="littlefs", port=port, pace=0.02)
+    made.air.reach("192.168.4.1:1883", broker.port)
+    with made as b:
+        b.wait_for("online", WAIT_S)
+        watcher.until(lambda got: len(got) > 2)
+
+
+@pytest.mark.parametrize("port", ["esp32", "rp2"])
+def test_wpa3_on_rp2_needs_the_setting(mosquitto: Start, port: Port) -> None:
+    broker = mosquitto()
+    main = PROGRAM.replace("    while", '    print("begins")\n    while').replace(
+        'device.send({"celsius": 21.5})', "print(device.network.reason)"
+    )
+    for security in ("wpa2", "wpa3"):
+        with on_wifi(port, broker, main) as b:
+            b.power_cut()
+            b.air.change(SSID, wpa3=True)
+            found = settings(1883, wifi=[{**WIFI["wifi"][0], "security": security}])
+            found["broker"]["host"] = "broker.local"
+            b.put({"headwater.json": json.dumps(found)})
+            b.power_on()
+            b.wait_for("wrong password" if (port, security) == ("rp2", "wpa2") else "online", WAIT_S)
+
+
 SERIAL = """
 from headwater_board.device import Device
 
@@ -184,7 +331,7 @@ with device:
 
 def test_a_serial_line_carries_readings_and_the_log(tmp_path: Path) -> None:
     serial = {"line": 0}
-    found = {"serial": serial, "broker": {"client_id": "board-1"}, "log": {"topic": "unused"}}
+    found = {"serial": serial, "broker": {"client_id": "board-1"}, "log": {}}
     with board(found, SERIAL, uarts=1, port="rp2", flash="littlefs") as b:
         with running_gateway(tmp_path, serials=[b.uart_ports[0]]) as gateway:
             gateway.wait_for("the sensor is warm")

@@ -41,6 +41,9 @@ class Device:
     A watchdog runs from the construction on, so a program calls ``poll`` a few times a second, or ``wait``.
     ``headwater_board.aio.Client(device.keeper)`` polls in a task. As a context manager, the device starts and stops,
     and ``boots`` records the exception that ends it.
+
+    Raises SettingsError for settings that are wrong, and for what they name if the board does not have it: a file, a
+    pin, a module. Its text names the file, the key and the cause.
     """
 
     def __init__(
@@ -49,34 +52,44 @@ class Device:
         network: "Network | None" = None,
         dialer: "Dialer | None" = None,
     ):
+        name = "settings"
         if isinstance(settings, str):
+            name = settings
             settings = _load(settings)
         self.settings = settings
+        #: What the settings are called in errors.
+        self.settings_name = name
         self.boots = Boots()
         self.name: str = settings["broker"]["client_id"] or "board-" + hexlify(board_id()).decode()
         self.topic = (settings["topic"] or self.name).encode()
         boots = self.boots
-        self.network = network or make_network(settings, lambda: boots.reset("network"))
+        self.network = network or _made(
+            name,
+            "ethernet" if settings["ethernet"] else "wifi",
+            lambda: make_network(settings, lambda: boots.reset("network")),
+        )
         self.resolver: Any = None
         self._cycle: Any = None
         addresses: Any = None
         if settings["sleep"]:
-            from headwater_board.sleep import cycle, load_addresses
+            from headwater_board.sleep import check, cycle, load_addresses
 
+            _made(name, "sleep.seconds", lambda: check(settings["sleep"]["seconds"] * 1000))
             self._cycle = cycle
             addresses = load_addresses()
         if self.network is not None:
             from headwater_board.resolver import Resolver
 
             self.resolver = Resolver(addresses=addresses)
-        self.keeper = keeper = _keeper(self, dialer or make_dialer(settings, self.resolver))
+        self.keeper = keeper = _keeper(self, dialer or _dialer(self))
         self.client = keeper.client
         self.log: Any = None
         if settings["log"]:
             from headwater_board.logs import LogRing
 
             self.log = LogRing(settings["log"]["size"])
-            self._log_topic = settings["log"]["topic"].encode()
+            log_topic = settings["log"]["topic"]
+            self._log_topic = log_topic.encode() if log_topic else self.topic + b"/log"
         self._service: Any = None
         if settings["serial"] and dialer is None:
             from headwater_board.service import Service
@@ -84,7 +97,8 @@ class Device:
             self._service = Service(self.client.dialer, self.log)
         self.update: Any = None
         if settings["update"]:
-            self.update = _receiver(self, settings["update"])
+            _check_files(name, "update", settings["update"], ("key_file",))
+            self.update = _made(name, "update", lambda: _receiver(self, settings["update"]))
         self._handler: Any = None
         self._filter = self._message
         # A board that sleeps between its messages does not report each start.
@@ -101,12 +115,13 @@ class Device:
         self.watchdog: Any = None
         # The loader of updates may have started one.
         running = getattr(sys.modules.get("headwater_board.loader"), "watchdog", None)
-        if settings["watchdog_ms"] or running is not None:
+        timeout_ms = settings["watchdog_ms"]
+        if timeout_ms or running is not None:
             from headwater_board.watchdog import Watchdog
 
-            self.watchdog = Watchdog(
-                settings["watchdog_ms"] or 8000, None if settings["watchdog_ms"] else running
-            )
+            # ``running`` is ignored if the settings have a time of their own.
+            options = (timeout_ms,) if timeout_ms else (8000, running)
+            self.watchdog = _made(name, "watchdog_ms", lambda: Watchdog(*options))
 
     def stop(self, timeout_ms: int = 0) -> int:
         """Stop the keeper and the network: as the keeper's ``stop``."""
@@ -210,22 +225,83 @@ def _load(path: str) -> "dict[str, Any]":
     return settings
 
 
+def _made(name: str, key: str, make: "Callable[[], Any]", remedy: str = "") -> "Any":
+    """Return what ``make`` returns. Its error becomes a SettingsError with the settings' name, the key and a remedy."""
+    try:
+        return make()
+    except ImportError as e:
+        error: Exception = e
+        remedy = ": install the component that has it"
+    except (OSError, ValueError) as e:
+        error = e
+    raise _error(name, "%s: %s%s" % (key, error, remedy))
+
+
+def _error(name: str, text: str) -> ValueError:
+    from headwater_board.settings import SettingsError
+
+    return SettingsError("%s: %s" % (name, text))
+
+
+def _check_files(name: str, table: str, files: "dict[str, Any]", keys: "tuple[str, ...]") -> None:
+    """Raise SettingsError unless the files of these keys can be read and are not empty."""
+    for key in keys:
+        path = files[key]
+        if path is not None:
+            try:
+                with open(path, "rb") as file:
+                    wrong = "" if file.read(1) else "is empty"
+            except OSError as e:
+                wrong = "cannot be read (%s)" % e
+            if wrong:
+                text = '%s.%s is "%s", which %s: copy the file to the board'
+                raise _error(name, text % (table, key, path, wrong))
+
+
 def make_network(settings: "dict[str, Any]", reset: "Callable[[], object] | None" = None) -> "Network | None":
-    """Return the WiFi of the settings, or None; ``reset`` resets the board."""
+    """Return the WiFi or Ethernet of the settings, or None; ``reset`` resets the board.
+
+    Raises ValueError or OSError if the board cannot have it.
+    """
+    address = settings["address"]
+    options: dict[str, Any] = {
+        "address": address and (address["ip"], address["mask"], address["gateway"], address["dns"]),
+        "offline_ms": (settings["reset_s"] or 0) * 1000,
+        "reset": reset,
+    }
+    ethernet = settings["ethernet"]
+    if ethernet:
+        import network
+
+        from headwater_board.ethernet import Ethernet, make_nic
+
+        if settings["hostname"] is not None:
+            network.hostname(settings["hostname"])
+        return Ethernet(make_nic(ethernet), **options)
     if not settings["wifi"]:
         return None
     from headwater_board.wifi import Wifi
 
-    address = settings["address"]
     return Wifi(
-        [(network["ssid"], network["password"] or None) for network in settings["wifi"]],
+        [_network(one["ssid"], one["password"], one["security"]) for one in settings["wifi"]],
         settings["country"],
         settings["hostname"],
         settings["tx_power"],
         settings["power_save"],
-        address=address and (address["ip"], address["mask"], address["gateway"], address["dns"]),
-        offline_ms=(settings["reset_s"] or 0) * 1000,
-        reset=reset,
+        **options,
+    )
+
+
+def _network(ssid: str, password: str, security: str) -> "tuple[Any, ...]":
+    if security == "wpa2":
+        return (ssid, password or None)
+    import network
+
+    return (
+        ssid,
+        password or None,
+        None,
+        getattr(network.WLAN, "SEC_WPA3" if security == "wpa3" else "SEC_WPA2_WPA3"),
     )
 
 
@@ -246,6 +322,18 @@ def make_dialer(settings: "dict[str, Any]", resolver: "Resolver | None" = None) 
     from headwater_board.tcp import Tcp
 
     return Tcp(broker["host"], port, resolver=resolver)
+
+
+def _dialer(device: Device) -> "Dialer":
+    settings = device.settings
+    tls = settings["broker"]["tls"]
+    key = "serial" if settings["serial"] else "broker"
+    if key == "broker" and tls:
+        key = "broker.tls"
+        _check_files(device.settings_name, key, tls, ("ca", "cert", "key"))
+    remedy = ": give the number and the pins of another UART" if settings["serial"] else ""
+    made: Dialer = _made(device.settings_name, key, lambda: make_dialer(settings, device.resolver), remedy)
+    return made
 
 
 def _keeper(device: Device, dialer: "Dialer") -> "Any":
@@ -274,10 +362,18 @@ def _keeper(device: Device, dialer: "Dialer") -> "Any":
     if outbox:
         from headwater_board.flash import flash_outbox
 
-        options["outbox"] = flash_outbox(outbox["path"], outbox["size"], protocol=protocol)
+        options["outbox"] = _made(
+            device.settings_name,
+            "outbox.path",
+            lambda: flash_outbox(outbox["path"], outbox["size"], protocol=protocol),
+            ": create its directory",
+        )
     else:
         options["outbox_size"] = 2048
-    return keeper.Keeper(client.Client(dialer, device.name.encode(), **options), network=_timed(device))
+    made = _made(
+        device.settings_name, "broker", lambda: client.Client(dialer, device.name.encode(), **options)
+    )
+    return keeper.Keeper(made, network=_timed(device))
 
 
 def _timed(device: Device) -> "Network | None":

@@ -31,6 +31,17 @@ def _is_ip(text: str) -> bool:
     return len(parts) == 4 and all(part.isdigit() and len(part) < 4 and int(part) < 256 for part in parts)
 
 
+def _is_host(text: str) -> bool:
+    # As ``Resolver.check``, which this module must not import.
+    return len(text.encode()) < 254 and all(
+        0 < len(label.encode()) < 64 for label in text.rstrip(".").split(".")
+    )
+
+
+def _is_country(text: str) -> bool:
+    return len(text) == 2 and text.isalpha() and text.isupper()
+
+
 def _is_path(text: str) -> bool:
     return text[:1] == "/" and len(text) <= 128
 
@@ -45,19 +56,53 @@ _WORDS: "dict[Any, str]" = {
     int: "a whole number from {} to {}",
     str: "text of {} to {} bytes",
     _is_ip: "an IPv4 address such as 192.168.1.20",
+    _is_host: "a host name with 1 to 63 bytes between dots, or an address",
+    _is_country: "two capital letters such as CH",
     _is_path: "the path of a file, which starts with /",
     _is_topic: "a topic of up to 200 bytes without + and #",
 }
 _IP = (_is_ip,)
 _PATH = (_is_path,)
+_HOST = (_is_host, 0, 0, None)
+_PIN = (int, 0, 99, None)
 _TOPIC = (_is_topic,)
+
+_RMII = ("mdc", "mdio")
+_SPI = ("spi", "sck", "mosi", "miso", "cs", "int")
+# PHYs of ESP32 by the pins that they need.
+_RMII_PHYS = ("LAN8710", "LAN8720", "IP101", "RTL8201", "DP83848", "KSZ8041", "KSZ8081", "GENERIC")
+_SPI_PHYS = ("W5500", "KSZ8851SNL", "DM9051")
+# What a WIZnet chip of an RP2 needs; boards that have one on them need no keys.
+_WIZNET = ("spi", "sck", "mosi", "miso", "cs", "reset")
 
 #: A rule is a table (dict), a list of tables, a tuple of texts, of which the first is the default, or a tuple of a type
 #: or function, the least and the most (of text: bytes), and the default, which need not lie between them. A missing
 #: table is None; every other key without a default is required.
 KEYS: "dict[str, Any]" = {
-    "wifi": [{"ssid": (str, 1, 32), "password": (str, 8, 64, "")}],
-    "country": (str, 2, 2, None),
+    "wifi": [
+        {
+            "ssid": (str, 1, 32),
+            "password": (str, 8, 64, ""),
+            "security": ("wpa2", "wpa3", "wpa2-wpa3"),
+        }
+    ],
+    "ethernet": {
+        "chip": ("WIZNET5K",) + _RMII_PHYS + _SPI_PHYS,
+        "phy_addr": (int, 0, 31, 0),
+        "mdc": _PIN,
+        "mdio": _PIN,
+        "ref_clk": _PIN,
+        "ref_clk_mode": ("default", "in", "out"),
+        "power": _PIN,
+        "reset": _PIN,
+        "spi": (int, 0, 9, None),
+        "sck": _PIN,
+        "mosi": _PIN,
+        "miso": _PIN,
+        "cs": _PIN,
+        "int": _PIN,
+    },
+    "country": (_is_country, 0, 0, None),
     "hostname": (str, 1, 32, None),
     "address": {"ip": _IP, "mask": _IP, "gateway": _IP, "dns": _IP},
     "tx_power": (int, 2, 21, None),
@@ -66,12 +111,12 @@ KEYS: "dict[str, Any]" = {
     "serial": {
         "line": (int, 0, 9, "usb"),
         "baudrate": (int, 300, 4000000, 115200),
-        "tx": (int, 0, 99, None),
-        "rx": (int, 0, 99, None),
+        "tx": _PIN,
+        "rx": _PIN,
     },
     "broker": {
         "protocol": ("mqtt", "fmq"),
-        "host": (str, 1, 253, None),
+        "host": _HOST,
         "port": (int, 1, 65535, None),
         "version": ("3.1.1", "5.0"),
         "client_id": (str, 1, 64, None),
@@ -83,16 +128,16 @@ KEYS: "dict[str, Any]" = {
             "ca": _PATH,
             "cert": (_is_path, 0, 0, None),
             "key": (_is_path, 0, 0, None),
-            "server_name": (str, 1, 253, None),
+            "server_name": _HOST,
         },
     },
-    "ntp": (str, 1, 253, None),
+    "ntp": _HOST,
     "topic": (_is_topic, 0, 0, None),
     "outbox": {"path": (_is_path, 0, 0, "/outbox.hwj"), "size": (int, 128, 65536, 2048)},
     "watchdog_ms": (int, 1000, 8388, None),
     "sleep": {"seconds": (int, 1, 2147483), "awake_ms": (int, 1000, 600000, 20000)},
     "update": {"topic": _TOPIC, "key_file": _PATH},
-    "log": {"topic": _TOPIC, "size": (int, 700, 65536, 1024)},
+    "log": {"topic": (_is_topic, 0, 0, None), "size": (int, 700, 65536, 1024)},
 }
 
 
@@ -193,11 +238,13 @@ def _allowed(rule: "Any") -> str:
 def _check_together(settings: "dict[str, Any]", name: str, wrong: "list[str]") -> None:
     broker = settings["broker"]
     tls = broker["tls"]
-    if settings["serial"]:
-        if settings["wifi"]:
-            wrong.append("serial and wifi are there; allowed: one of them")
-    elif broker["host"] is None:
+    links = [key for key in ("serial", "wifi", "ethernet") if settings[key]]
+    if len(links) > 1:
+        wrong.append(f"{' and '.join(links)} are there; allowed: one of them")
+    elif settings["serial"] is None and broker["host"] is None:
         wrong.append("broker.host is missing; allowed: a name or an address")
+    if settings["ethernet"]:
+        _check_pins(settings["ethernet"], wrong)
     if settings["sleep"] and settings["watchdog_ms"]:
         # On RP2 the watchdog goes on during deep sleep, and ends it.
         wrong.append("sleep and watchdog_ms are there; allowed: one of them")
@@ -208,3 +255,17 @@ def _check_together(settings: "dict[str, Any]", name: str, wrong: "list[str]") -
         wrong.append("outbox.path is the file of the settings; allowed: another file")
     if tls and (tls["cert"] is None) != (tls["key"] is None):
         wrong.append("broker.tls has one of cert and key; allowed: both, or none")
+
+
+def _check_pins(ethernet: "dict[str, Any]", wrong: "list[str]") -> None:
+    """Check that the chip has its keys, and no others."""
+    chip = ethernet["chip"]
+    pins = [key for key in _RMII + _SPI if ethernet[key] is not None]
+    needed = _RMII if chip in _RMII_PHYS else _SPI if chip in _SPI_PHYS else _WIZNET
+    if pins or chip != "WIZNET5K":
+        missing = [key for key in needed if ethernet[key] is None]
+        if missing:
+            wrong.append(f"ethernet.{missing[0]} is missing; {chip} needs {', '.join(needed)}")
+    unused = [key for key in pins if key not in needed and key != "int"]
+    if unused:
+        wrong.append(f"ethernet.{unused[0]} is there; {chip} needs {', '.join(needed)}")

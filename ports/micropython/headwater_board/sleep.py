@@ -61,10 +61,7 @@ def cycle(
     """
     import machine
 
-    emulated = not hasattr(machine, "DEEPSLEEP_RESET")
-    limit = EMULATED_LIMIT_MS if emulated else _LIMIT_MS
-    if sleep_ms > limit:
-        raise ValueError("this port sleeps at most %d ms" % limit)
+    check(sleep_ms)
     keeper.start()
     keeper.flush(timeout_ms)
     if linger_ms:
@@ -73,10 +70,19 @@ def cycle(
     _stop(keeper)
     if resolver is not None:
         save_addresses(resolver)
-    if boots is not None and emulated:
+    if boots is not None and not hasattr(machine, "DEEPSLEEP_RESET"):
         boots.note("deep sleep")
     print("awake", (ticks_ms() - _woke) & _TICKS_MASK, "ms,", waiting, "unacknowledged")
     machine.deepsleep(sleep_ms)
+
+
+def check(ms: int) -> None:
+    """Raise ValueError for a deep sleep that is too long for the port."""
+    import machine
+
+    limit = _LIMIT_MS if hasattr(machine, "DEEPSLEEP_RESET") else EMULATED_LIMIT_MS
+    if ms > limit:
+        raise ValueError("%d ms: this port sleeps at most %d ms" % (ms, limit))
 
 
 def nap(keeper: "Any", ms: int) -> None:

@@ -19,6 +19,7 @@ from headwater_board.tcp import Tcp, ticks_ms
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from typing import Any
 
     from headwater_board.resolver import Resolver
@@ -70,16 +71,16 @@ class Tls(Tcp):
                 raise ValueError("pass cert and key together: one of them is missing")
             # This class verifies certificates by default; MicroPython's ``ssl``, which is built on it, does not.
             context = tls.SSLContext(tls.PROTOCOL_TLS_CLIENT)
-            for one in _ders(ca, _CERTIFICATE):
-                context.load_verify_locations(one)
+            for one in _ders("ca", ca, _CERTIFICATE):
+                _load("ca", context.load_verify_locations, one)
             if cert is not None and key is not None:
-                own = _ders(cert, _CERTIFICATE)
-                private = _ders(key, _KEY)
+                own = _ders("cert", cert, _CERTIFICATE)
+                private = _ders("key", key, _KEY)
                 if len(own) != 1 or len(private) != 1:
                     raise ValueError(
                         "cert: %d, key: %d: need one certificate and one key" % (len(own), len(private))
                     )
-                context.load_cert_chain(own[0], private[0])
+                _load("cert or key", context.load_cert_chain, own[0], private[0])
         self._context = context
         #: The error of the last handshake; None after ``open``.
         self.error: OSError | None = None
@@ -108,7 +109,14 @@ class Tls(Tcp):
         return _Stream(self, s)
 
 
-def _ders(source: "str | bytes", what: bytes) -> "list[bytes]":
+def _load(name: str, load: "Callable[..., None]", *ders: bytes) -> None:
+    try:
+        load(*ders)
+    except ValueError as e:
+        raise ValueError("%s: %s: pass DER or PEM" % (name, e))
+
+
+def _ders(name: str, source: "str | bytes", what: bytes) -> "list[bytes]":
     """Return the DER form of ``source``, a path or bytes; not every port's TLS reads PEM."""
     if isinstance(source, str):
         with open(source, "rb") as file:
@@ -125,7 +133,7 @@ def _ders(source: "str | bytes", what: bytes) -> "list[bytes]":
         if part[:body].endswith(what) and 0 <= body < end:
             found.append(binascii.a2b_base64(part[body + 5 : end]))
     if not found:
-        raise ValueError("no PEM block " + what.decode() + " found: pass one that has it, or DER")
+        raise ValueError(name + ": no PEM block " + what.decode() + " found: pass one that has it, or DER")
     return found
 
 

@@ -83,6 +83,22 @@ class Esp32Timer(Timer):
         super().__init__(id, **settings)
 
 
+class Spi:
+    """``machine.SPI``: a bus that carries nothing (ports/rp2/machine_spi.c: 0 and 1)."""
+
+    _numbers = (0, 1)
+
+    def __init__(self, id, baudrate=1000000, **settings):
+        if id not in self._numbers:
+            raise ValueError("SPI(%d) doesn't exist" % id)
+
+
+class Esp32Spi(Spi):
+    """ports/esp32/machine_hw_spi.c: 1 and, on most chips, 2."""
+
+    _numbers = (1, 2)
+
+
 class Pin:
     """``machine.Pin``: remembers its level."""
 
@@ -314,5 +330,6 @@ class Chip:
         machine.Timer = Esp32Timer if self.port == "esp32" else Timer
         machine.Pin = Pin
         machine.ADC = ADC
+        machine.SPI = Esp32Spi if self.port == "esp32" else Spi
         machine.lightsleep = self.lightsleep
         machine.deepsleep = self.deepsleep

@@ -268,6 +268,8 @@ class _Rp2Wlan(_Wlan):
             raise TypeError("'ssid' argument required")
         if [name for name in more if name not in ("auth", "security", "channel")]:
             raise TypeError("extra keyword arguments given")
+        security = more.get("security", more.get("auth", -1))
+        self._driver.sae = security in (self.SEC_WPA3, self.SEC_WPA2_WPA3)
         self._driver.connect(ssid, key, bssid)
 
     def _no_rssi(self):
@@ -347,7 +349,10 @@ class _Lan(_Ethernet):
 class _Wiznet5k(_Ethernet):
     """network_wiznet5k.c: active once constructed; ``status`` is 0 (no cable), 1 (inactive) or 2."""
 
-    def __init__(self, spi, cs, rst):
+    def __init__(self, *wires):
+        # spi, cs, rst and perhaps the interrupt's pin; none on a board that has the chip on it.
+        if len(wires) not in (0, 3, 4):
+            raise TypeError("function missing required positional arguments")
         super().__init__()
         self._driver.active = True
 

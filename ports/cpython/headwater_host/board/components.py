@@ -18,7 +18,12 @@ PACKAGED = Path(__file__).with_name("components")
 #: Environment variable that names another folder.
 VARIABLE = "HEADWATER_COMPONENTS"
 #: Components for tables of the settings.
-_OPTIONAL = {"wifi": "headwater-wifi", "serial": "headwater-link", "update": "headwater-update"}
+_OPTIONAL = {
+    "wifi": "headwater-wifi",
+    "ethernet": "headwater-wifi",
+    "serial": "headwater-link",
+    "update": "headwater-update",
+}
 
 
 class Component(NamedTuple):

@@ -88,6 +88,12 @@ if settings["wifi"]:
         reason = reason or "no answer"
         raise Failed("%s: %s; in range: %s" % (", ".join(wanted), reason, ", ".join(found) or "no network"))
     print("joined %s after %d ms" % (nic.config("ssid"), time.ticks_diff(time.ticks_ms(), began)))
+elif settings["ethernet"]:
+    from headwater_board.device import make_network
+    interface = make_network(settings, lambda: None)
+    nic = interface.nic
+    interface.start()
+    print("- Ethernet")
 else:
     print("- not in the settings")
 """,
@@ -108,11 +114,18 @@ if settings["wifi"]:
     if not wait(15, interface.poll):
         raise Failed("joined the network, but DHCP gives no address")
     print("%s, mask %s, gateway %s, DNS %s; signal %d dBm" % (nic.ifconfig() + (nic.status("rssi"),)))
+elif settings["ethernet"]:
+    if not wait(30, interface.poll):
+        raise Failed("Ethernet: no link, or DHCP gives no address; status %d" % nic.status())
+    print("%s, mask %s, gateway %s, DNS %s" % nic.ifconfig())
 else:
     print("- not in the settings")
 """,
         40,
-        {"": "check the router's DHCP server, or set a static `address` in the settings"},
+        {
+            "Ethernet": "check the cable, the chip's pins in the settings, and the router's DHCP server",
+            "": "check the router's DHCP server, or set a static `address` in the settings",
+        },
     ),
     Step(
         "name",

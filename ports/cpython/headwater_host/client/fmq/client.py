@@ -76,8 +76,6 @@ class Client(Subscribing):
     ``ClientError`` and its subclasses (``headwater_host.errors``). A client must not be used from several threads.
     """
 
-    FOLLOWS = True
-
     session: HostSession
 
     def __init__(

@@ -1,1 +1,0 @@
-"""Several hubs on one database: which one leads."""
