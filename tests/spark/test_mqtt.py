@@ -14,7 +14,9 @@ from headwater.mqtt import packets, spec
 from headwater.mqtt.packets import Packet
 from headwater.mqtt.properties import Packet5
 from headwater.reasons import REASONS, reason
-from headwater_spark.mqtt import decode
+from headwater_host.mqtt_properties import decode as read_properties
+from headwater_host.mqtt_properties import encode
+from headwater_spark.mqtt import PROPERTIES, decode
 from tests.rows import each_row
 from tests.spark.logs import packet, publish, varint
 
@@ -36,13 +38,17 @@ def decode_all(frames: list[bytes], level: int = 4, before: bytes = b"") -> list
         if p.error[i]:
             assert not p.publish[i]
             assert p.topic[i].as_py() is None
+            assert all(column[i].as_py() is None for column in p.properties.values())
             assert p.payload[i].as_py() is None
             answers.append({"error": {"reason": reason(int(p.error[i])), "offset": int(p.error_at[i])}})
         elif p.kind[i] == PUBLISH:
             assert p.publish[i]
+            assert set(p.properties) <= set(PROPERTIES)
+            found = {name: column[i].as_py() for name, column in p.properties.items()}
             answers.append(
                 {
                     "type": "PUBLISH",
+                    "properties": {name: value for name, value in found.items() if value is not None},
                     "dup": bool(p.dup[i]),
                     "qos": int(p.qos[i]),
                     "retain": bool(p.retain[i]),
@@ -55,6 +61,17 @@ def decode_all(frames: list[bytes], level: int = 4, before: bytes = b"") -> list
             assert not p.publish[i]
             answers.append({"kind": int(p.kind[i])})
     return answers
+
+
+def shown(properties: dict[str, Any]) -> dict[str, Any]:
+    """Properties as the decoder's columns show them."""
+    found: dict[str, Any] = {}
+    for name, (prop, _) in PROPERTIES.items():
+        if prop in properties:
+            value = properties[prop]
+            # A name that is there twice has its last value.
+            found[name] = list(dict(map(tuple, value)).items()) if prop == "user_property" else value
+    return found
 
 
 def of_core(frame: bytes, level: int = 4) -> dict[str, Any]:
@@ -79,6 +96,7 @@ def of_core(frame: bytes, level: int = 4) -> dict[str, Any]:
         return NAMELESS | {"error": NAMELESS["error"] | {"offset": p.topic_at}}
     return {
         "type": "PUBLISH",
+        "properties": shown(read_properties(frame, p.props_at, p.props_end)) if level == 5 else {},
         "dup": bool(frame[0] & 8),
         "qos": frame[0] >> 1 & 3,
         "retain": bool(frame[0] & 1),
@@ -99,7 +117,13 @@ def expected(row: dict[str, Any], frame: bytes, level: int) -> dict[str, Any]:
         error: dict[str, Any] = row["error"]
         return {"error": error}
     fields = dict(row["packet"])
-    fields.pop("properties", None)
+    listed: dict[str, Any] = {}
+    for name, value in fields.pop("properties", None) or []:
+        if name == "user_property":
+            listed.setdefault(name, []).append(value)
+        else:
+            listed[name] = bytes.fromhex(value) if name == "correlation_data" else value
+    fields["properties"] = shown(listed)
     if "topic_hex" in fields:
         fields["topic"] = vectors.unhex(fields.pop("topic_hex")).decode()
     if not fields["topic"]:
@@ -171,19 +195,51 @@ def test_frames_of_no_bytes() -> None:
     assert decode_all([b"", good, b""]) == [truncated, of_core(good), truncated]
 
 
-PROPERTIES = b"\x0b\x02\x00\x00\x00\x3c\x26\x00\x01k\x00\x00"
+BLOCK = b"\x0b\x02\x00\x00\x00\x3c\x26\x00\x01k\x00\x00"
 ALIAS = b"\x03\x23\x00\x01"
 
 
 def test_properties_are_passed_over() -> None:
     long = b"\x26\x00\x01k\x00\xc8" + bytes(b"v" * 200)
-    blocks = [b"\x00", b"\x80\x00", PROPERTIES, ALIAS, varint(len(long)) + long]
+    blocks = [b"\x00", b"\x80\x00", BLOCK, ALIAS, varint(len(long)) + long]
     frames = [publish("a", "x", qos=qos, block=block) for qos in range(3) for block in blocks]
     assert [(found["topic"], found["payload"]) for found in decode_all(frames, 5)] == [("a", "78")] * 15
 
 
+def test_properties_are_columns() -> None:
+    given = {
+        "content_type": "application/json",
+        "message_expiry_interval": 4_294_967_295,
+        "response_topic": "answers/ü",
+        "correlation_data": b"\x00\xff",
+        "user_property": [("unit", "K"), ("unit", "°C"), ("", "x")],
+        "payload_format_indicator": 1,
+    }
+    full = encode(given, 1 << PUBLISH)
+    some = encode({"content_type": "application/json"}, 1 << PUBLISH)
+    bad = b"\x02\x01\x02"
+    blocks = [b"\x00", full, some, bad, full, b"\x00"]
+    found = decode_all([publish("a", "x", block=block) for block in blocks], 5)
+    everything = {
+        "content_type": "application/json",
+        "message_expiry": 4_294_967_295,
+        "response_topic": "answers/ü",
+        "correlation_data": b"\x00\xff",
+        "user_properties": [("unit", "°C"), ("", "x")],
+    }
+    wanted = [{}, everything, {"content_type": "application/json"}, None, everything, {}]
+    assert [one.get("properties") for one in found] == wanted
+    assert "error" in found[3]
+    # Packets without properties, and those of other versions, have no columns.
+    frames = [publish("a", "x", block=b"\x00")]
+    data, starts = np.frombuffer(frames[0], np.uint8), np.array([0, len(frames[0])], np.int32)
+    assert decode(data, starts, 5).properties == {}
+    plain = publish("a", "x")
+    assert decode(np.frombuffer(plain, np.uint8), np.array([0, len(plain)], np.int32), 4).properties == {}
+
+
 def test_a_topic_alias_alone_stands_for_no_topic() -> None:
-    frames = [publish("", "x", block=ALIAS), publish("", "x", block=PROPERTIES)]
+    frames = [publish("", "x", block=ALIAS), publish("", "x", block=BLOCK)]
     bad_topic = {"error": {"reason": "bad_topic", "offset": 4}}
     assert decode_all(frames, 5) == [NAMELESS, bad_topic]
 
@@ -202,7 +258,7 @@ def test_a_topic_alias_alone_stands_for_no_topic() -> None:
 )
 def test_every_malformed_block(block: bytes) -> None:
     frames = [publish("a", qos=qos, block=block) for qos in range(3)]
-    answers = decode_all([publish("b", block=b"\x00"), *frames, publish("b", block=PROPERTIES)], 5)
+    answers = decode_all([publish("b", block=b"\x00"), *frames, publish("b", block=BLOCK)], 5)
     assert answers[1:4] == [of_core(frame, 5) for frame in frames]
     assert all("error" in answer for answer in answers[1:4])
     assert [answers[k]["topic"] for k in (0, 4)] == ["b", "b"]
@@ -233,7 +289,7 @@ rests = st.one_of(
     st.builds(
         lambda ident, block, rest: ident + block + rest,
         st.sampled_from([b"", b"\x00\x07", b"\x00\x00"]),
-        st.sampled_from([b"\x00", PROPERTIES, ALIAS, b"\x80\x00", b"\x81\x80\x00\x01", b"\x02\x01\x02"]),
+        st.sampled_from([b"\x00", BLOCK, ALIAS, b"\x80\x00", b"\x81\x80\x00\x01", b"\x02\x01\x02"]),
         st.binary(max_size=150),
     ),
 )

@@ -12,6 +12,7 @@ import pytest
 
 from headwater_host.capture.format import DUPLICATE
 from headwater_host.cli.main import main
+from headwater_host.mqtt_properties import encode
 from headwater_spark import pipeline, report
 from headwater_spark.commit import BusyError, new_run
 from headwater_spark.pipeline import Result, run_on
@@ -36,6 +37,12 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 T_US = BEGIN_NS // 1000
+#: Property blocks of MQTT 5.0: empty; a content type; more.
+BLOCKS = (
+    b"\0",
+    encode({"content_type": "application/json"}, 1 << 3),
+    encode({"message_expiry_interval": 60, "user_property": [("unit", "K"), ("site", "é")]}, 1 << 3),
+)
 
 
 def records() -> list[Rec]:
@@ -50,19 +57,22 @@ def records() -> list[Rec]:
             payload = reading(
                 board, boot, number, t=T_US + seq * 10_000, load1=seq / 8, mem_free=1000 + seq, state="ok"
             )
-            frame = publish(f"hw/{board}", payload, qos=qos, packet_id=seq + 1)
+            # b1 speaks MQTT 5.0.
+            version, block = (5, BLOCKS[seq % 3]) if board == "b1" else (4, b"")
+            frame = publish(f"hw/{board}", payload, qos=qos, packet_id=seq + 1, block=block)
             at = seq * 10 + 5
-            found.append(Rec(frame, at=at, connection=connection, peer=peer))
+            found.append(Rec(frame, at=at, connection=connection, peer=peer, version=version))
             if qos and seq % 10 == 0:  # sent again after a reconnect
-                again = publish(f"hw/{board}", payload, qos=qos, packet_id=seq + 1, dup=True)
-                found.append(Rec(again, at=at + 300, connection=connection + 1, peer=peer))
+                again = publish(f"hw/{board}", payload, qos=qos, packet_id=seq + 1, dup=True, block=block)
+                found.append(Rec(again, at=at + 300, connection=connection + 1, peer=peer, version=version))
             if seq == 30:  # kept by the broker, and seen again much later
                 found.append(
                     Rec(
-                        publish(f"hw/{board}", payload, retain=True),
+                        publish(f"hw/{board}", payload, retain=True, block=block),
                         at=1300,
                         connection=connection + 1,
                         peer=peer,
+                        version=version,
                     )
                 )
         at = seq * 10 + 6
@@ -104,6 +114,31 @@ def test_frames_are_all_records(done: tuple[Result, Path]) -> None:
         ((BEGIN_NS + rec.at * 10**6, rec.frame) for rec in records()), key=repr
     )
     assert result.rows["frames"] == len(records()) == result.plan.records
+
+
+def test_properties_of_mqtt_5_0_are_columns_of_messages(done: tuple[Result, Path]) -> None:
+    """Also of messages that were settled among candidates."""
+    result, out = done
+    assert result.candidates
+    names = (
+        "board",
+        "seq",
+        "content_type",
+        "message_expiry",
+        "user_properties",
+        "response_topic",
+        "correlation_data",
+    )
+    found = {row[1]: row[2:] for row in rows(out, MESSAGES, *names) if row[0] == "b1"}
+    assert len(found) == 118
+    expected: list[tuple[object, ...]] = [
+        (None, None, None, None, None),
+        ("application/json", None, None, None, None),
+        (None, 60, [("unit", "K"), ("site", "é")], None, None),
+    ]
+    for seq, properties in found.items():
+        assert properties == expected[seq % 3], seq
+    assert {row[2:] for row in rows(out, MESSAGES, *names) if row[0] == "b2"} == {(None,) * 5}
 
 
 def test_messages_of_mqtt_5_0(tmp_path: Path) -> None:
@@ -339,7 +374,7 @@ def test_spark_gives_the_same_tables(
     for table in TABLES:
         frame = spark.read.parquet(str(tmp_path / "out" / table.name))
         assert [f"{name} {type_}" for name, type_ in frame.dtypes] == [
-            re.sub(r"short$", "smallint", f"{column.name} {column.type}").replace("long", "bigint")
+            re.sub(r"short$", "smallint", f"{column.name} {column.type}").replace(" long", " bigint")
             for column in table.columns
         ]
         assert frame.count() == done[0].rows[table.name]

@@ -8,6 +8,7 @@ import pytest
 from pyspark.errors import PySparkException
 
 from headwater_host.capture import CaptureReader
+from headwater_host.mqtt_properties import encode
 from headwater_spark.tables import BADBLOCKS, DECODED, FRAMES
 from tests.spark.fmq_bytes import NOW_NS, consumeresp, fmq_publish, message_id
 from tests.spark.fmq_bytes import frame as built
@@ -178,6 +179,25 @@ def test_decoded_frames_of_mqtt_5_0(spark: "SparkSession", tmp_path: Path) -> No
         (5, 3, None, None, None, "bad_topic_alias", 4),
         (5, 15, None, None, None, None, None),
     ]
+
+
+def test_properties_of_mqtt_5_0(spark: "SparkSession", tmp_path: Path) -> None:
+    block = encode(
+        {"content_type": "text/plain", "user_property": [("unit", "K")], "correlation_data": b"\0"}, 8
+    )
+    records = [
+        Rec(publish("a", "x", block=block), at=0, version=5),
+        Rec(publish("a", "x"), at=1),
+        Rec(publish("a", "y", block=b"\0"), at=2, version=5),
+    ]
+    write_log(tmp_path, [records])
+    table = load(spark, tmp_path, view="decoded")
+    table.createOrReplaceTempView("decoded")
+    query = (
+        "SELECT content_type, user_properties['unit'], hex(correlation_data), message_expiry, response_topic"
+    )
+    found = [tuple(row) for row in spark.sql(query + " FROM decoded ORDER BY time_ns").collect()]
+    assert found == [("text/plain", "K", "00", None, None), (None,) * 5, (None,) * 5]
 
 
 def test_decoded_frames_of_two_protocols_stay_in_order(spark: "SparkSession", tmp_path: Path) -> None:

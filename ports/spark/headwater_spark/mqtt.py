@@ -17,6 +17,7 @@ import pyarrow as pa
 from headwater import errors
 from headwater.mqtt import packets, properties, spec, spec5
 from headwater.mqtt.spec import PUBLISH
+from headwater_host.mqtt_properties import unblock
 from headwater_host.topics import check_name
 from headwater_spark.arrow import Bools, octets, ranges
 
@@ -39,6 +40,16 @@ _LOOK[[0, 0x23, 0x2B]] = True
 _LOOK[128:] = True
 
 
+#: Columns of MQTT 5.0's properties: the property, and the column's type.
+PROPERTIES = {
+    "content_type": ("content_type", pa.string()),
+    "message_expiry": ("message_expiry_interval", pa.int64()),
+    "response_topic": ("response_topic", pa.string()),
+    "correlation_data": ("correlation_data", pa.binary()),
+    "user_properties": ("user_property", pa.map_(pa.string(), pa.string())),
+}
+
+
 @dataclass(frozen=True)
 class Packets:
     """n decoded packets.
@@ -47,7 +58,7 @@ class Packets:
     0 to 15, also 0 for an empty record. `error` is 0 or a code of `headwater.errors`, and `error_at` the offset of
     the error in the packet; only PUBLISH bodies are checked. `body` is the offset in `data` after the fixed
     header. `packet_id` is 0 at QoS 0. `topic` (dictionary of string) and `payload` (binary) are Arrow arrays, null
-    unless there is a well-formed PUBLISH.
+    unless there is a well-formed PUBLISH. `properties` has an Arrow array for each of PROPERTIES that a packet has.
     """
 
     kind: npt.NDArray[np.uint8]
@@ -61,6 +72,7 @@ class Packets:
     packet_id: Ints
     topic: Any
     payload: Any
+    properties: dict[str, Any]
 
 
 class _Errors:
@@ -137,8 +149,8 @@ def _check_names(names: Any) -> npt.NDArray[np.int8]:
 
 @dataclass
 class _Blocks:
-    """The property blocks (2.2.2) of n packets: start, end, first error or 0 with its offset, and whether there is a
-    topic alias. Offsets are those in the data.
+    """The property blocks (2.2.2) of n packets: start, end, first error or 0 with its offset, whether there is a topic
+    alias, and the index of the block in `values`, or -1. Offsets are those in the data.
     """
 
     at: Ints
@@ -146,6 +158,9 @@ class _Blocks:
     error: npt.NDArray[np.int8]
     error_at: Ints
     alias: Bools
+    index: Ints
+    #: The properties of each distinct block that is not empty.
+    values: list[dict[str, Any]]
 
     @classmethod
     def find(cls, byte: Callable[[Ints], npt.NDArray[np.uint8]], at: Ints, end: Ints) -> _Blocks:
@@ -169,7 +184,15 @@ class _Blocks:
         # The length or its block extends beyond the packet, or the length has a fifth byte.
         error[begin + length > end] = errors.E_FIELD
         error[rows] = errors.E_LENGTH
-        return cls(at, np.where(error == 0, begin + length, end), error, at.copy(), np.zeros(n, np.bool_))
+        return cls(
+            at,
+            np.where(error == 0, begin + length, end),
+            error,
+            at.copy(),
+            np.zeros(n, np.bool_),
+            np.full(n, -1, np.int32),
+            [],
+        )
 
     def check(self, data: npt.NDArray[np.uint8], where: Bools) -> None:
         """Check the blocks of the packets `where`. Blocks mostly repeat, so the core checks each distinct one once."""
@@ -177,13 +200,35 @@ class _Blocks:
         if not len(rows):
             return
         found = ranges(np.ascontiguousarray(data), self.at[rows], self.end[rows]).dictionary_encode()
-        code, at, alias = (
-            np.array(column) for column in zip(*map(_check_block, found.dictionary.to_pylist()), strict=True)
-        )
+        distinct = found.dictionary.to_pylist()
+        code, at, alias = (np.array(column) for column in zip(*map(_check_block, distinct), strict=True))
         index = found.indices.to_numpy()
+        self.index[rows] = index
+        self.values = [{} if wrong else unblock(block) for block, wrong in zip(distinct, code, strict=True)]
         self.error[rows] = code[index]
         self.error_at[rows] += at[index].astype(np.int32)
         self.alias[rows] = alias[index]
+
+    def columns(self, where: Bools) -> dict[str, Any]:
+        """Return the columns of PROPERTIES that have values, null except in the packets `where`."""
+        there = {prop for value in self.values for prop in value}
+        wanted = {name: kind for name, kind in PROPERTIES.items() if kind[0] in there}
+        if not wanted:
+            return {}
+        rows = pa.array(self.index, mask=~where | (self.index < 0))
+        return {name: _column(self.values, prop, type_, rows) for name, (prop, type_) in wanted.items()}
+
+
+def _column(values: list[dict[str, Any]], name: str, type_: Any, rows: Any) -> Any:
+    found = [value.get(name) for value in values]
+    if pa.types.is_map(type_):
+        # A map has each name once.
+        found = [None if pairs is None else list(dict(pairs).items()) for pairs in found]
+    column = pa.array(found, type_)
+    if not pa.types.is_string(type_):
+        return column.take(rows)
+    encoded = column.dictionary_encode()
+    return pa.DictionaryArray.from_arrays(encoded.indices.take(rows), encoded.dictionary)
 
 
 def _check_block(block: bytes) -> tuple[int, int, bool]:
@@ -298,4 +343,5 @@ def decode(data: npt.NDArray[np.uint8], starts: Ints, level: int = 4) -> Packets
         packet_id=packet_id,
         topic=pa.DictionaryArray.from_arrays(indices, topics.cast(pa.string())),
         payload=take(3, fine),
+        properties={} if blocks is None else blocks.columns(fine),
     )

@@ -9,6 +9,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
@@ -208,8 +209,10 @@ def _mqtt(batch: Batch, level: int) -> _Columns:
     from headwater_spark import mqtt
 
     packets = mqtt.decode(batch.data, batch.starts, level)
-    return _common(packets, packets.publish, REASONS) | {
-        "packet_id": lambda: pa.array(packets.packet_id, mask=_not(packets.publish & (packets.qos > 0)))
+    return {
+        **_common(packets, packets.publish, REASONS),
+        "packet_id": lambda: pa.array(packets.packet_id, mask=_not(packets.publish & (packets.qos > 0))),
+        **{name: partial(packets.properties.get, name) for name in packets.properties},
     }
 
 

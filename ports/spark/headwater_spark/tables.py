@@ -24,6 +24,7 @@ _ARROW = {
     "double": pa.float64(),
     "timestamp": pa.timestamp("us", tz="UTC"),
     "array<string>": pa.list_(pa.string()),
+    "map<string,string>": pa.map_(pa.string(), pa.string()),
 }
 
 
@@ -98,6 +99,13 @@ _MESSAGE_ID = """
     process     long*   FMQ: process number of the message id
     thread      long*   FMQ: thread number of the message id
 """
+_PROPERTIES = """
+    content_type      string*             MQTT 5.0: content type
+    message_expiry    long                MQTT 5.0: message expiry interval, s
+    response_topic    string*             MQTT 5.0: response topic
+    correlation_data  binary              MQTT 5.0: correlation data
+    user_properties   map<string,string>  MQTT 5.0: user properties; the last value of a name
+"""
 FRAMES = table(
     "frames",
     "recorded frames, undecoded",
@@ -130,6 +138,7 @@ DECODED = table(
     topic      string         topic of PUBLISH and CONSUMERESP
     payload    binary         payload of PUBLISH and CONSUMERESP
     tags       array<string>  FMQ: tags of PUBLISH and CONSUMERESP
+{_PROPERTIES}
 {_MESSAGE_ID}
     id_type   short   FMQ: frame type of the message id
     id_ns     long    FMQ: time of the message id, ns since 1970
@@ -149,6 +158,7 @@ MESSAGES = table(
     payload   binary          payload
     protocol  short*          1 = MQTT, 2 = FMQ
     tags      array<string>*  FMQ: tags; null for MQTT
+{_PROPERTIES}
 {_MESSAGE_ID}
     board               string*  identity: board; null without an identity
     boot                long*    identity: number of the board's start

@@ -128,6 +128,7 @@ class _Work:
                     "retain": pa.array(packets.retain[rows]),
                     "doubtful": pa.array(_doubtful(packets.dup[rows], batch.mark[rows])),
                     "packet_id": pa.array(packets.packet_id[rows]),
+                    **take(packets.properties, rows),
                 },
             )
 
