@@ -96,7 +96,9 @@ def of_core(frame: bytes, level: int = 4) -> dict[str, Any]:
         return NAMELESS | {"error": NAMELESS["error"] | {"offset": p.topic_at}}
     return {
         "type": "PUBLISH",
-        "properties": shown(read_properties(frame, p.props_at, p.props_end)) if level == 5 else {},
+        "properties": shown(read_properties(frame, p.props_at, p.props_end))
+        if isinstance(p, Packet5)
+        else {},
         "dup": bool(frame[0] & 8),
         "qos": frame[0] >> 1 & 3,
         "retain": bool(frame[0] & 1),
