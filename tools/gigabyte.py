@@ -37,8 +37,6 @@ PROGRAM = Path(__file__).parent / "device" / "gigabyte.py"
 TOPIC = "board-1/gigabyte"
 HEAP = "256K"
 HEADER = 72
-#: Bytes of payload in a segment: of a buffer of 1024 bytes a multiple of 16 is used, behind the MQMDE.
-PIECE = 944
 #: The largest logical message.
 GIGABYTE = 10**9 - 1
 #: GroupId, MsgSeqNumber, Offset, MsgFlags, OriginalLength; what is before them is the same in all segments.
@@ -49,12 +47,14 @@ _BEGIN = 32
 class Reception:
     """Checks the segments of one message against what the board generates."""
 
-    def __init__(self) -> None:
+    def __init__(self, piece: int) -> None:
+        """Expect segments of ``piece`` bytes of payload."""
+        self._piece = piece
         self.segments = self.duplicates = 0
         self.group_id = self._begin = b""
         self._first: Any = {}
         self._message = Message(1)
-        self._block = bytearray(i * 7 & 255 for i in range(PIECE))
+        self._block = bytearray(i * 7 & 255 for i in range(piece))
 
     @property
     def received(self) -> int:
@@ -79,7 +79,7 @@ class Reception:
             offset, len(data), flags, self._first["Encoding"], self._first["CodedCharSetId"]
         )
         assert fault is None, str(fault)
-        number = offset // PIECE
+        number = offset // self._piece
         self._block[:4] = self._block[-4:] = number.to_bytes(4, "little")
         assert data == self._block[: len(data)], f"the bytes at {offset} are not those that were sent"
         self.segments += 1
@@ -103,12 +103,17 @@ class Report(NamedTuple):
 
 @dataclass(frozen=True)
 class Way:
-    """Protocol, QoS and outbox of a run."""
+    """Protocol, QoS, and the board's outbox and segment buffer in bytes."""
 
     protocol: str = "mqtt"
     qos: int = 1
-    #: Bytes of the board's outbox.
     outbox: int = 16384
+    buffer: int = 1024
+
+    @property
+    def piece(self) -> int:
+        """Return the bytes of payload in a segment: a multiple of 16, behind the MQMDE."""
+        return (self.buffer - HEADER) & -16
 
 
 def program(length: int, way: Way, **line: object) -> str:
@@ -154,7 +159,7 @@ async def send(length: int, way: Way, folder: Path, timeout: float = 600.0) -> t
     async with made(folder) as (port, payloads):
         text = program(length, way, host=HOST, port=port)
         with VirtualBoard(main=text, files=deploy.package_files("mpy"), heap=HEAP, name="gigabyte") as board:
-            reception = Reception()
+            reception = Reception(way.piece)
 
             async def take() -> None:
                 async for payload in payloads:

@@ -13,8 +13,6 @@ if TYPE_CHECKING:
     # ``tools.gigabyte`` prepends it.
     SETTINGS: dict[str, Any] = {}
 
-BUFFER = 1024
-
 
 def make_client() -> "Any":
     """Return a client of the configured protocol and line."""
@@ -30,7 +28,8 @@ def make_client() -> "Any":
         from headwater.fmq.client import Client
     else:
         from headwater.mqtt.client import Client  # type: ignore[assignment]  # of two classes, one
-    return Client(dialer, b"gigabyte", rx_size=512, tx_size=2048, outbox_size=SETTINGS["outbox"], slots=64)
+    tx_size = 2 * SETTINGS["buffer"]
+    return Client(dialer, b"gigabyte", rx_size=512, tx_size=tx_size, outbox_size=SETTINGS["outbox"], slots=64)
 
 
 class Source:
@@ -64,7 +63,7 @@ class Source:
 def main() -> None:
     """Send, sample the heap throughout, and print the result."""
     client = make_client()
-    segmenter = Segmenter(client, bytearray(BUFFER), group_ids())
+    segmenter = Segmenter(client, bytearray(SETTINGS["buffer"]), group_ids())
     length = SETTINGS["bytes"]
     source = Source(length, segmenter.piece)
     read = source.read
