@@ -11,10 +11,11 @@ is unacknowledged; on 64 bits (the unix build) and on 32 bits (WebAssembly).
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import sys
 import tempfile
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -162,13 +163,21 @@ print("connect", gc.mem_alloc() - before)
 
 def measure(names: Iterable[str] = tuple(PARTS)) -> dict[str, Figures]:
     """Return the figures of the parts."""
+    with components() as (built, folder):
+        return {name: measure_part(PARTS[name], built, folder) for name in names}
+
+
+@contextlib.contextmanager
+def components() -> Iterator[tuple[Built, Path]]:
+    """Build the components; yield them and the folder that `measure_part` reads them from."""
     with tempfile.TemporaryDirectory() as folder:
         built = build()
         write(built, Path(folder) / "components")
-        return {name: _measured(PARTS[name], built, Path(folder)) for name in names}
+        yield built, Path(folder)
 
 
-def _measured(part: Part, built: Built, folder: Path) -> Figures:
+def measure_part(part: Part, built: Built, folder: Path) -> Figures:
+    """Return the figures of one part of `components`. Raises RuntimeError if it does not run."""
     library = folder / "components" / LIB
     core, ports = members_of(built, part.modules)
     names = [built.file(unit, ".mpy") for unit in core] + [port_file(module, ".mpy") for module in ports]

@@ -1,17 +1,27 @@
 """Nothing costs a board more than its budget says (``tools.budgets``)."""
 
+from collections.abc import Iterator
+from pathlib import Path
+
 import pytest
 
 from tools import budgets
+from tools.components.build import Built
 
 UPDATE = "if it is worth it: .venv/bin/python -m tools.budgets --update"
+
+
+@pytest.fixture(scope="module")
+def components() -> Iterator[tuple[Built, Path]]:
+    with budgets.components() as made:
+        yield made
 
 
 @pytest.mark.needs_micropython
 @pytest.mark.needs_wasm
 @pytest.mark.parametrize("part", budgets.PARTS)
-def test_part_is_within_its_budget(part: str) -> None:
-    measured = budgets.measure([part])
+def test_part_is_within_its_budget(part: str, components: tuple[Built, Path]) -> None:
+    measured = {part: budgets.measure_part(budgets.PARTS[part], *components)}
     assert set(measured[part]) == set(budgets.load().get(part, {})), UPDATE
     found = budgets.above(measured, budgets.load())
     assert not found, "\n".join([*found, UPDATE])
