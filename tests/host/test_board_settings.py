@@ -275,6 +275,20 @@ def names(rules: dict[str, Any], prefix: str = "") -> list[str]:
     return found
 
 
+def test_the_examples_of_the_pages_are_valid() -> None:
+    found = [
+        block
+        for page in ("board-settings", "tls-on-boards", "updates", "board-life")
+        for block in re.findall(
+            r"```json\n(.*?)```", (ROOT / "docs" / f"{page}.md").read_text(encoding="utf-8"), re.DOTALL
+        )
+        if '"broker"' in block
+    ]
+    assert len(found) >= 4
+    for block in found:
+        check(json.loads(block))
+
+
 def test_the_page_has_each_key() -> None:
     page = (ROOT / "docs" / "board-settings.md").read_text(encoding="utf-8")
     assert sorted(re.findall(r"^\| `([^`]+)`", page, re.MULTILINE)) == sorted(names(KEYS))

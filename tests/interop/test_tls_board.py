@@ -140,7 +140,7 @@ def test_connecting_without_waiting(broker: Mosquitto, pki: Pki) -> None:
         ({"ca": "none.der"}, "OSError (2,"),
         ({"ca": "empty"}, "ValueError"),
         ({"ca": "noise"}, "ValueError"),
-        ({"ca": "key"}, "ValueError ('no PEM block CERTIFICATE found: pass one that has it, or DER',)"),
+        ({"ca": "key"}, "ValueError ('ca: no PEM block CERTIFICATE found: pass one that has it, or DER',)"),
         ({"ca": "ca", "cert": "cert"}, "ValueError ('pass cert and key together: one of them is missing',)"),
         (
             {"ca": "ca", "cert": "two", "key": "key"},
@@ -148,10 +148,13 @@ def test_connecting_without_waiting(broker: Mosquitto, pki: Pki) -> None:
         ),
         (
             {"ca": "ca", "cert": "cert", "key": "cert"},
-            "ValueError ('no PEM block PRIVATE KEY found: pass one that has it, or DER',)",
+            "ValueError ('key: no PEM block PRIVATE KEY found: pass one that has it, or DER',)",
         ),
         ({"ca": "ca", "cert": "cert", "key": "noise"}, "ValueError"),
-        ({"ca": "ca", "cert": "cert", "key": "locked"}, "ValueError ('invalid key',)"),
+        (
+            {"ca": "ca", "cert": "cert", "key": "locked"},
+            "ValueError ('cert and key (unencrypted): invalid key: pass DER or PEM',)",
+        ),
     ],
 )
 def test_what_is_no_certificate_or_key(

@@ -393,6 +393,21 @@ def test_security_is_for_the_port_that_takes_it() -> None:
         assert said in r.nic.said()
 
 
+def test_a_country_or_hostname_of_the_wrong_length_is_refused_with_a_text() -> None:
+    for options, text in (
+        ({"country": "DEU"}, "country: DEU has not two letters"),
+        ({"country": ""}, "country:  has not two letters"),
+        ({"hostname": "h" * 33}, "hostname: " + "h" * 33 + " has not 1 to 32 characters"),
+        ({"hostname": ""}, "hostname:  has not 1 to 32 characters"),
+    ):
+        said = ""
+        try:
+            Radio(**options)  # type: ignore[arg-type]
+        except ValueError as e:
+            said = str(e)
+        assert said == text
+
+
 def test_it_stops() -> None:
     r = Radio().up()
     r.wifi.stop()

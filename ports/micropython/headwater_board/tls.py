@@ -80,7 +80,7 @@ class Tls(Tcp):
                     raise ValueError(
                         "cert: %d, key: %d: need one certificate and one key" % (len(own), len(private))
                     )
-                _load("cert or key", context.load_cert_chain, own[0], private[0])
+                _load("cert and key (unencrypted)", context.load_cert_chain, own[0], private[0])
         self._context = context
         #: The error of the last handshake; None after ``open``.
         self.error: OSError | None = None

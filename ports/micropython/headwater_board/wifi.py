@@ -34,6 +34,7 @@ _PORTS: "dict[int, tuple[tuple[int, ...], bool, dict[str, int]]]" = {
 # How long a failure must show: an RP2 can report "wrong password" and go on to connect. An ESP32 that shows the reason
 # of an earlier failure would have found its access point within the longer time.
 _FAILED_MS = 1000
+_LONGEST_HOSTNAME = 32
 # How long every keeper must be idle before the radio may sleep.
 _IDLE_MS = 1000
 _STALE_MS = 5000
@@ -51,8 +52,8 @@ class Wifi(Interface):
       longer. False: never. None: leave the driver's setting, which Bluetooth on an ESP32 needs.
     - ``options``: ``address``, ``connect_ms``, the limits and ``reset`` of ``Interface``.
 
-    Raises ValueError without a network, and for a password that WPA does not allow. ``start`` raises it for a country
-    or hostname that the port refuses.
+    Raises ValueError without a network, for a password that WPA does not allow, and for a country or hostname of the
+    wrong length.
     """
 
     def __init__(
@@ -70,6 +71,11 @@ class Wifi(Interface):
             # The driver of an ESP32 refuses others with an OSError, which is no reason for a reset.
             if one[1] is not None and not 8 <= len(one[1]) <= 64:
                 raise ValueError(f"networks: the password of {one[0]} has 8 to 64 characters, or is None")
+        # The ports refuse them with a ValueError that has no text.
+        if country is not None and len(country) != 2:
+            raise ValueError("country: %s has not two letters" % country)
+        if hostname is not None and not 0 < len(hostname) <= _LONGEST_HOSTNAME:
+            raise ValueError("hostname: %s has not 1 to 32 characters" % hostname)
         super().__init__(network.WLAN(), **options)
         self.networks = networks
         self.choices = len(networks)
@@ -93,7 +99,7 @@ class Wifi(Interface):
         return REASONS.get(self.status) or f"reason {self.status}"
 
     def start(self) -> None:
-        """Bring WiFi up, at the next ``poll``; harmless while it runs. Raises ValueError for a bad setting."""
+        """Bring WiFi up, at the next ``poll``; harmless while it runs."""
         if self.country is not None:
             network.country(self.country)
         if self.hostname is not None:
