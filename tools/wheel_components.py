@@ -14,6 +14,8 @@ from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
 #: Their place in the wheel.
 TARGET = "headwater_host/board/components"
+#: Package files and the names of tracebacks, compiled files, and the module that checks settings.
+CONTENTS = ("*.json", "lib/**/*.mpy", "source/headwater_board/settings.py")
 
 
 class Components(BuildHookInterface):  # type: ignore[type-arg]
@@ -24,13 +26,13 @@ class Components(BuildHookInterface):  # type: ignore[type-arg]
         if version == "editable":
             return
         sys.path[:0] = [self.root, str(Path(self.root) / "sdk")]
-        from tools.components.build import NAMES, build, write
+        from tools.components.build import build, write
 
         self._folder = tempfile.TemporaryDirectory()
         folder = Path(self._folder.name)
         write(build(), folder)
-        for path in (*folder.glob("*.json"), *folder.glob("lib/**/*.mpy")):
-            if path.name != NAMES:
+        for pattern in CONTENTS:
+            for path in folder.glob(pattern):
                 build_data["force_include"][str(path)] = f"{TARGET}/{path.relative_to(folder).as_posix()}"
 
     def finalize(self, version: str, build_data: dict[str, Any], artifact_path: str) -> None:

@@ -30,6 +30,15 @@ def environment(**more: str) -> dict[str, str]:
     return os.environ | {"PYTHONPATH": path} | more
 
 
+def write_commands(folder: Path, **commands: object) -> str:
+    """Write ``headwater``, ``python`` and other commands to ``folder``; return the PATH that finds them first."""
+    folder.mkdir()
+    for name, command in {"headwater": " ".join(HEADWATER), "python": sys.executable, **commands}.items():
+        (folder / name).write_text(f'#!/bin/sh\nexec {command} "$@"\n')
+        (folder / name).chmod(0o755)
+    return f"{folder}:{os.environ['PATH']}"
+
+
 def headwater(*arguments: object, data: bytes = b"", **more: str) -> subprocess.CompletedProcess[bytes]:
     """Run the command to its end."""
     return subprocess.run(

@@ -3,13 +3,14 @@
 import contextlib
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
 import termios
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -18,9 +19,9 @@ from mpremote.transport_serial import SerialTransport
 from serial.tools import list_ports
 from serial.tools.list_ports_common import ListPortInfo
 
-from headwater_host.board import ports, repl
+from headwater_host.board import install, ports, repl
 from headwater_host.board.errors import BoardError
-from headwater_host.board.install import LIB, OURS, RECORD
+from headwater_host.board.install import LIB, OURS, RECORD, hashes
 from headwater_host.board.repl import Board
 from headwater_host.board.settings import patched
 from tests import built
@@ -130,8 +131,17 @@ def test_the_only_board_is_chosen_and_others_by_path_or_serial_number() -> None:
     assert ports.choose("/dev/ttyS0", both) == "/dev/ttyS0"
 
 
+def test_bridges_with_the_same_serial_number_are_selected_by_their_ports() -> None:
+    same = ports.boards([BRIDGE, port_info("/dev/ttyUSB1", 0x10C4, 0xEA60, "0001")])
+    with pytest.raises(
+        BoardError, match="there are 2 boards with the serial number 0001; name one with --port /dev"
+    ):
+        ports.choose("0001", same)
+    assert ports.choose("/dev/ttyUSB1", same) == "/dev/ttyUSB1"
+
+
 def test_several_boards_and_none_are_errors(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    components: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.delenv("HEADWATER_BOARD", raising=False)
     monkeypatch.setattr(list_ports, "comports", lambda: [PICO, BRIDGE])
@@ -142,7 +152,13 @@ def test_several_boards_and_none_are_errors(
     assert ended("board", "list", "--json") == 0
     assert json.loads(capsys.readouterr().out.splitlines()[0])["serial"] == "E661"
     assert ended("board", "info") == 2
-    assert "there are 2 boards; name one with --port: /dev/ttyACM0 (RP2" in capsys.readouterr().err
+    assert ended("board", "list") == 0
+    assert "Select one with --port PORT, or with HEADWATER_BOARD=PORT" in capsys.readouterr().err
+    for words in (("info",), ("install", "--wifi", "home")):
+        assert ended("board", *words) == 2
+        assert (
+            "there are 2 boards; name one with --port /dev/ttyACM0 (RP2 with MicroPython, E661) or --port /dev/ttyUSB0"
+        ) in capsys.readouterr().err
     monkeypatch.setattr(list_ports, "comports", lambda: [MODEM])
     for words in (("list",), ("info",)):
         assert ended("board", *words) == 3
@@ -318,8 +334,57 @@ def test_ctrl_c_stops_a_running_program_on_the_board(board: VirtualBoard) -> Non
         assert process.stdout.readline() == b"on\n"
         process.send_signal(signal.SIGINT)
         assert process.stdout.read() == b"off\n"
+        assert process.stderr is not None
+        assert process.stderr.read() == b"headwater: interrupted; no file of the board was changed\n"
         assert process.wait(PATIENCE_S) == 130
     board.wait_for("program runs", after=mark)
+
+
+def test_ctrl_c_at_the_question_for_a_password_leaves_the_board_running(board: VirtualBoard) -> None:
+    with on_a_terminal("install", "--wifi", "home", "--port", board.port) as (process, terminal):
+        read_until(terminal, "Password of home (empty: open network): ")
+        while termios.tcgetattr(terminal)[3] & termios.ECHO:
+            time.sleep(0.01)
+        os.write(terminal, b"\x03")
+        assert "\nheadwater: interrupted; the board was not changed\r\n" in read_until(
+            terminal, "changed\r\n"
+        )
+        assert process.wait(PATIENCE_S) == 130
+        assert termios.tcgetattr(terminal)[3] & termios.ECHO
+    assert "raw REPL" not in board.log
+
+
+def test_ctrl_c_while_a_library_is_copied_says_so_and_the_command_can_be_repeated(
+    board: VirtualBoard,
+) -> None:
+    mark = board.mark
+    with on_a_terminal("install", "device", "--port", board.port) as (process, terminal):
+        read_until(terminal, "/lib/headwater/journal.mpy: ")
+        os.write(terminal, b"\x03")
+        said = "headwater: interrupted; files on the board have changed: repeat the command\r\n"
+        assert said in read_until(terminal, "repeat the command\r\n")
+        assert process.wait(PATIENCE_S) == 130
+    board.wait_for("program runs", after=mark)
+    assert "the installation was interrupted: repeat `headwater board install`" in look(board, "info")
+    run(board, "install", "device")
+    assert "interrupted" not in look(board, "info")
+
+
+def test_ctrl_c_while_a_program_is_copied_leaves_the_one_before(board: VirtualBoard, tmp_path: Path) -> None:
+    run(board, "install", "link")
+    mark = board.mark
+    (tmp_path / "main.py").write_text(f"text = {'x' * 200_000!r}\n")
+    words = ("install", "link", "--main", tmp_path / "main.py", "--yes", "--port", board.port)
+    with on_a_terminal(*words) as (process, terminal):
+        read_until(terminal, "/main.py: ")
+        os.write(terminal, b"\x03")
+        read_until(
+            terminal, "headwater: interrupted; files on the board have changed: repeat the command\r\n"
+        )
+        assert process.wait(PATIENCE_S) == 130
+    board.wait_for("program runs", after=mark)
+    assert read(board, "/main.py") == PROGRAM
+    assert "main.py.new" not in listed(board)
 
 
 def test_ctrl_c_within_a_step_lets_the_program_run_again(board: VirtualBoard, tmp_path: Path) -> None:
@@ -333,6 +398,58 @@ def test_ctrl_c_within_a_step_lets_the_program_run_again(board: VirtualBoard, tm
         process.send_signal(signal.SIGINT)
         assert process.wait(PATIENCE_S) == 130
     board.wait_for("program runs", 5, after=mark)
+
+
+@each_row(
+    "boot, main, sign",
+    [
+        # The ROM of an ESP32 prints this before MicroPython starts.
+        (
+            "print('rst:0xc (SW_CPU_RESET),boot:0x13 (SPI_FAST_FLASH_BOOT)')",
+            PROGRAM,
+            "rst:0xc (SW_CPU_RESET),boot:0x13 (SPI_FAST_FLASH_BOOT)",
+        ),
+        ("", "", 'Type "help() for more information.'.replace("()", '()"')),
+    ],
+)
+def test_a_board_behind_a_bridge_that_resets_itself_ends_run(
+    components: Path, boot: str, main: str, sign: str
+) -> None:
+    with VirtualBoard(port="esp32", files={"boot.py": boot}, main=main) as board:
+        board.wait_for("rst:0xc" if boot else "help")
+        code = b"import machine\nprint('on')\nmachine.reset()\n"
+        text = fails(board, 3, "run", "-", data=code)
+        assert f"the board reset itself while the program ran ({sign!r})" in text
+
+
+def test_tracebacks_of_components_are_translated(board: VirtualBoard) -> None:
+    run(board, "install", "mqtt")
+    program = b"""
+import sys
+from headwater.mqtt.client import Client
+try:
+    Client(None)
+except AttributeError as e:
+    sys.print_exception(e)
+print("going on")
+Client(None)
+"""
+    done = headwater_here("board", "run", "-", "--port", board.port, data=program)
+    for text in (done.stdout.decode(), done.stderr.decode()):
+        assert re.search(r'  File "headwater/connection\.py", line \d+, in \w+\.__init__\nAttr', text), text
+    assert done.stdout.decode().endswith("going on\n")
+    main = program.decode() + "import time\nwhile True: time.sleep_ms(50)"
+    with Board(board.port) as remote:
+        remote.put("/main.py", main.encode())
+    shown = run(board, "logs", "--reset", "-W", 3)
+    assert re.search(r'  File "headwater/connection\.py", line \d+, in \w+\.__init__\nAttr', shown), shown
+    # A file that is not the one of these components is not translated with their lines.
+    with Board(board.port) as remote:
+        record = json.loads(remote.get(RECORD))
+        record["files"] = dict.fromkeys(record["files"], "0")
+        remote.put(RECORD, json.dumps(record).encode())
+    done = headwater_here("board", "run", "-", "--port", board.port, data=program)
+    assert re.search(r"connection\.py\", line \d+, in __init__\nAttr", done.stderr.decode()), done.stderr
 
 
 def test_a_closed_pipe_stops_a_running_program_on_the_board(board: VirtualBoard) -> None:
@@ -666,10 +783,68 @@ def test_settings_that_the_board_refuses_are_not_written(board: VirtualBoard) ->
     before = read(board, "/headwater.json")
     text = fails(board, 2, "install", "--wifi", "home", data=b"short\n")
     assert (
-        "the settings are wrong and were not written:\n/headwater.json: wifi[0].password is 7 hidden" in text
+        "the settings are wrong, and nothing was written:\n/headwater.json: wifi[0].password is 7 hidden"
+        in text
     )
     assert read(board, "/headwater.json") == before
     assert "headwater.json.new" not in listed(board)
+
+
+@each_row(
+    "settings, mistake",
+    [
+        ({"broker": {}}, "broker.host is missing"),
+        ({"broker": "h"}, 'broker is "h"; allowed: a table'),
+        ({"broker": {"host": "h"}, "topic": "t" * 4096}, "topic is "),
+        ({"broker": {"host": "h"}, "wifi": [{"ssid": "\ud800"}]}, "is not JSON"),
+    ],
+)
+def test_wrong_settings_are_refused_before_the_library_is_copied(
+    components: Path, tmp_path: Path, settings: object, mistake: str
+) -> None:
+    (tmp_path / "headwater.json").write_text(json.dumps(settings))
+    with VirtualBoard() as board:
+        text = fails(board, 2, "install", "--settings", tmp_path / "headwater.json")
+        assert mistake in text
+        assert not board.fs_path("/lib").exists()
+        assert "broker.host is missing" in fails(board, 2, "install", "--country", "CH")
+        assert not board.fs_path("/lib").exists()
+
+
+def test_settings_are_checked_for_the_components_that_read_them(components: Path, tmp_path: Path) -> None:
+    with VirtualBoard() as board:
+        run(board, "install", "link", "--country", "CH")
+        assert "broker.host" in fails(board, 2, "install", "device")
+        board.fs_path("/headwater.json").write_text("{")
+        assert "is not JSON" in fails(board, 2, "install", "device")
+        (tmp_path / "s.json").write_text('{"broker": {"host": "h"}, "wifi": [{"ssid": "caf\\ud83d\\ude00"}]}')
+        run(board, "install", "--settings", tmp_path / "s.json")
+        code = b"import json\nprint(json.load(open('/headwater.json'))['wifi'][0]['ssid'].encode())\n"
+        assert run(board, "run", "-", data=code) == "b'caf\\xf0\\x9f\\x98\\x80'\n"
+
+
+def test_a_program_that_does_not_fit_is_refused_before_the_library_is_copied(
+    components: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "main.py").write_bytes(os.urandom(60_000))
+    with VirtualBoard(flash="littlefs", flash_size=24 * 4096) as board:
+        text = fails(board, 1, "install", "link", "--main", tmp_path / "main.py")
+        assert "the board's file system is full (needs " in text
+        assert listed(board) == []
+
+
+def test_programs_are_hashed_once(components: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    hashed: list[str] = []
+
+    def counted(board: Board, roots: Sequence[str]) -> dict[str, tuple[str, int]]:
+        hashed.extend(roots)
+        return hashes(board, roots)
+
+    monkeypatch.setattr(install, "hashes", counted)
+    (tmp_path / "main.py").write_text("print('new')\n")
+    with VirtualBoard(main=PROGRAM) as board:
+        run(board, "install", "link", "--main", tmp_path / "main.py", "--yes")
+    assert hashed.count("/main.py") == 1
 
 
 def test_another_main_is_not_replaced_unasked(board: VirtualBoard, tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 
+from headwater_host.board.tracebacks import translate
 from tests import built
 from tests.rows import each_row
 from tools import mpy, sizes
@@ -23,7 +24,6 @@ from tools.components import names
 from tools.components.build import NAMES, Built, build, compile_units, members, write
 from tools.components.program import BundleError
 from tools.components.table import ALL, COMPONENTS, UNITS
-from tools.components.traceback import translate
 from tools.components.tree import Quick, children, walk
 from tools.runtimes import RUNTIMES, run_unix
 from tools.toolchain import ROOT

@@ -3,7 +3,6 @@
 import json
 import re
 import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -15,7 +14,7 @@ import pytest
 from headwater_spark.pipeline import run_on
 from headwater_spark.tables import TELEMETRY
 from tests import built
-from tests.host.command import HEADWATER, PATIENCE_S, environment
+from tests.host.command import PATIENCE_S, environment, write_commands
 from tests.host.gateway_peers import recorded
 from tests.interop.test_readme import blocks
 from tests.spark.logs import InProcess, rows
@@ -60,25 +59,15 @@ class Reader:
         self.folder = folder
         self.port = free_port()
         board.air.reach("192.168.1.10:1883", self.port)
-        commands = folder / "bin"
-        commands.mkdir()
-        for name, command in (
-            ("headwater", " ".join(HEADWATER)),
-            ("mosquitto", str(toolchain.find("mosquitto"))),
-            ("python", sys.executable),
-        ):
-            (commands / name).write_text(f'#!/bin/sh\nexec {command} "$@"\n')
-            (commands / name).chmod(0o755)
         program = folder / "examples" / "device" / "first_board.py"
         program.parent.mkdir(parents=True)
         program.write_text(faster(EXAMPLE.read_text(encoding="utf-8")))
-        own = environment()
-        self.variables = own | {
-            "PATH": f"{commands}:{own['PATH']}",
-            "HEADWATER_BOARD": board.port,
-            "HEADWATER_COMPONENTS": str(components),
-            "HEADWATER_WIFI_PASSWORD": PASSWORD,
-        }
+        self.variables = environment(
+            PATH=write_commands(folder / "bin", mosquitto=toolchain.find("mosquitto")),
+            HEADWATER_BOARD=board.port,
+            HEADWATER_COMPONENTS=str(components),
+            HEADWATER_WIFI_PASSWORD=PASSWORD,
+        )
 
     def script(self, block: str) -> str:
         """The block with this test's port in the place of 1883."""

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from headwater_host.capture import CaptureReader
-from tests.host.command import HEADWATER, PATIENCE_S, Running, environment
+from tests.host.command import PATIENCE_S, Running, environment, write_commands
 from tools import toolchain
 from tools.toolchain import ROOT
 
@@ -42,19 +42,10 @@ class Place:
             pytest.skip("this machine allows no network namespaces")
         pid = str(self._namespace.pid)
         self.enter = ["nsenter", "-t", pid, "-U", "-n", "--preserve-credentials"]
-        commands = folder / "bin"
-        commands.mkdir()
-        for name, command in (
-            ("headwater", " ".join(HEADWATER)),
-            ("micropython", str(toolchain.find("micropython"))),
-            ("python", sys.executable),
-        ):
-            (commands / name).write_text(f'#!/bin/sh\nexec {command} "$@"\n')
-            (commands / name).chmod(0o755)
         for name in FOLDERS:
             (folder / name).symlink_to(ROOT / name)
         self.variables = {
-            "PATH": f"{commands}:{os.environ['PATH']}",
+            "PATH": write_commands(folder / "bin", micropython=toolchain.find("micropython")),
             "SPARK_LOCAL_IP": "127.0.0.1",
             "PYSPARK_PYTHON": sys.executable,
         }

@@ -10,44 +10,12 @@ from __future__ import annotations
 
 import argparse
 import json
-import re
 import sys
-from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
 
+from headwater_host.board.tracebacks import translate
 from tools.components.__main__ import OUTPUT
 from tools.components.build import NAMES
-
-_FRAME = re.compile(r'^(?P<before>\s*File )"(?P<file>[^"]+)", line (?P<line>\d+)(, in (?P<name>\S+))?')
-_QUOTED = re.compile(r"'(?P<name>_?\w+)'")
-
-
-def translate(text: str, known: Mapping[str, Any]) -> Iterator[str]:
-    """Translate the lines of a log; ``known`` is what ``names.json`` holds."""
-    for line in text.splitlines():
-        frame = _FRAME.match(line)
-        if frame:
-            yield _frame(line, frame, known["lines"])
-        elif re.match(r"\w*Error: ", line):
-            yield _QUOTED.sub(lambda found: _named(found["name"], known["names"]), line)
-        else:
-            yield line
-
-
-def _frame(line: str, frame: re.Match[str], lines: Mapping[str, Any]) -> str:
-    file = frame["file"].removeprefix("/lib/").removeprefix("/rom/lib/").replace(".mpy", ".py")
-    number = int(frame["line"])
-    before = [row for row in lines.get(file, ()) if row[0] <= number]
-    if not before:
-        return line
-    _, source, old, function = max(before, key=lambda row: row[0])
-    return f'{frame["before"]}"{source}", line {old}, in {function or "<module>"}'
-
-
-def _named(name: str, names: Mapping[str, Any]) -> str:
-    old = names.get(name)
-    return f"'{name}' ({', '.join(old)})" if old else f"'{name}'"
 
 
 def main() -> int:

@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from headwater_host.board.errors import BoardError
-from headwater_host.board.install import LIB
+from headwater_host.board.install import LIB, Record, hash_of
+from headwater_host.board.tracebacks import NAMES
 from headwater_host.exits import USAGE
 
 #: Where the wheel has them.
@@ -68,3 +69,23 @@ def load(folder: Path, names: Iterable[str]) -> list[Component]:
         files = {f"{LIB}/{target}": folder / source for target, source in package["urls"]}
         found.append(Component(full, package["version"], files))
     return found
+
+
+def names(folder: Path, record: Record | None = None) -> dict[str, Any]:
+    """Return what translates tracebacks of the components in `folder`; nothing if the folder does not have it.
+
+    With `record`, only files that are the same on the board count: the lines of another build would be wrong.
+    """
+    known: dict[str, Any] = {"lines": {}, "names": {}}
+    path = folder / NAMES
+    if path.is_file():
+        known = json.loads(path.read_text(encoding="utf-8"))
+    if record is not None:
+        files = {name: f"{name.removesuffix('.py')}.mpy" for name in known["lines"]}
+        known["lines"] = {
+            name: lines
+            for name, lines in known["lines"].items()
+            if record.files.get(f"{LIB}/{files[name]}")
+            == hash_of((folder / "lib" / files[name]).read_bytes())
+        }
+    return known

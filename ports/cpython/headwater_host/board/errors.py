@@ -27,6 +27,17 @@ class DeviceError(Exception):
         self.stdout = stdout
 
 
+class BoardResetError(BoardError):
+    """The board started again while a program ran. `sign` is the line that shows it."""
+
+    def __init__(self, sign: str) -> None:
+        """Create the error from the line that the board printed."""
+        super().__init__(
+            f"the board reset itself while the program ran ({sign!r}); `headwater board logs` shows what it does now",
+            CONNECTION,
+        )
+
+
 def unopened(port: str) -> BoardError | None:
     """Return why `port` cannot be opened, or None if it can be opened now."""
     try:

@@ -122,18 +122,22 @@ def synchronise(
     roots: Sequence[str] = OURS,
     progress: Progress = lambda name, written, size: None,
     begin: Callable[[], object] = lambda: None,
+    more: Iterable[int] = (),
 ) -> tuple[list[str], list[str]]:
     """Make the directories `roots` of the board contain exactly `files`. Returns the names written and removed.
 
-    `begin` is called before the first change. Raises BoardError, without a change, if the files do not fit.
+    `begin` is called before the first change. `more` has the sizes of files that the caller writes afterwards. Raises
+    BoardError, without a change, if all of them do not fit.
     """
     wanted = {name: hash_of(content) for name, content in files.items()}
     present = hashes(board, roots)
     stale = sorted(set(present) - set(wanted))
     changed = sorted(name for name in wanted if present.get(name, ("",))[0] != wanted[name])
+    more = list(more)
+    if changed or stale or more:
+        _check_room(board, {name: len(files[name]) for name in changed}, present, stale, more)
     if not changed and not stale:
         return [], []
-    _check_room(board, {name: len(files[name]) for name in changed}, present, stale)
     begin()
     if stale:
         remove(board, stale, roots)
@@ -151,15 +155,19 @@ def install(
     components: Sequence[str],
     files: Mapping[str, bytes],
     progress: Progress = lambda name, written, size: None,
+    more: Iterable[int] = (),
 ) -> tuple[list[str], list[str]]:
-    """Make `components` the ones of the board; remove all others. Returns the names written and removed."""
+    """Make `components` the ones of the board; remove all others. Returns the names written and removed.
+
+    `more` has the sizes of files that the caller writes afterwards.
+    """
     before = read_record(board)
     record = Record(version, list(components), {name: hash_of(content) for name, content in files.items()})
 
     def begin() -> None:
         _write_record(board, dataclasses.replace(record, files=before.files | record.files, complete=False))
 
-    done = synchronise(board, files, OURS, progress, begin)
+    done = synchronise(board, files, OURS, progress, begin, more)
     if record != before:
         _write_record(board, record)
     return done
@@ -203,11 +211,15 @@ def uninstall(board: Board, names: Sequence[str]) -> None:
 
 
 def _write_record(board: Board, record: Record) -> None:
-    board.put(RECORD, json.dumps(dataclasses.asdict(record)).encode())
+    board.replace(RECORD, json.dumps(dataclasses.asdict(record)).encode())
 
 
 def _check_room(
-    board: Board, changed: Mapping[str, int], present: Mapping[str, tuple[str, int]], stale: Sequence[str]
+    board: Board,
+    changed: Mapping[str, int],
+    present: Mapping[str, tuple[str, int]],
+    stale: Sequence[str],
+    more: Iterable[int],
 ) -> None:
     """Raise BoardError if files of these sizes do not fit, after the stale ones are removed."""
     block, free = room(board)
@@ -217,6 +229,6 @@ def _check_room(
 
     folders = {name.rpartition("/")[0] for name in changed} - {name.rpartition("/")[0] for name in present}
     freed = blocks(present[name][1] for name in present.keys() & {*changed, *stale})
-    wanted = blocks(changed.values()) - freed + _FOLDER_BLOCKS * len(folders) + _RECORD_BLOCKS
+    wanted = blocks(changed.values()) + blocks(more) - freed + _FOLDER_BLOCKS * len(folders) + _RECORD_BLOCKS
     if wanted > free:
         raise full(wanted * block, free * block)

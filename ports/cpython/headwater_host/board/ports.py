@@ -69,13 +69,23 @@ def choose(wanted: str | None, found: Iterable[Found] | None = None) -> str:
     """Return the port to use: `wanted`, a path or a USB serial number, or that of the only board."""
     known = boards() if found is None else list(found)
     if wanted is not None:
-        return next((one.port for one in known if wanted == one.serial), wanted)
+        # Bridges of one type may all have the same serial number.
+        known = [one for one in known if wanted == one.serial]
+        if not known:
+            return wanted
     if not known:
         raise none()
     if len(known) > 1:
-        listed = ", ".join(f"{one.port} ({one.what})" for one in known)
-        raise BoardError(f"there are {len(known)} boards; name one with --port: {listed}", USAGE)
+        having = f" with the serial number {wanted}" if wanted else ""
+        raise BoardError(f"there are {len(known)} boards{having}; name one with {_choices(known)}", USAGE)
     return known[0].port
+
+
+def _choices(found: Iterable[Found]) -> str:
+    """Return the option for each of these boards."""
+    return " or ".join(
+        f"--port {one.port} ({one.what}{f', {one.serial}' * bool(one.serial)})" for one in found
+    )
 
 
 def _bootsel(devices: Path = _USB) -> str:

@@ -5,6 +5,7 @@ It uses mpremote's transport, so that every program sees the same behavior.
 
 import contextlib
 import io
+import re
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -14,7 +15,7 @@ from typing import Any, TypeVar
 from mpremote.transport import TransportError, TransportExecError
 from mpremote.transport_serial import SerialTransport
 
-from headwater_host.board.errors import DeviceError, is_full, unopened
+from headwater_host.board.errors import BoardResetError, DeviceError, is_full, unopened
 
 _Self = TypeVar("_Self", bound="Board")
 
@@ -27,6 +28,11 @@ _PROMPT_S = 4.0
 #: Seconds for one step of the raw prompt's protocol.
 _STEP_S = 10.0
 _CHUNK = 1024
+#: Lines of a board that starts: the ROM of ESP32 chips, a soft reset, the prompt.
+_STARTED = re.compile(
+    rb'rst:0x[0-9a-f]+ \([A-Z0-9_]+\),boot:0x|MPY: soft reboot\r?$|Type "help\(\)" for more information\.\r?$'
+)
+_LONGEST_SIGN = 256
 # Nothing can stop a watchdog: this lets a timer feed it for ten minutes.
 _FEED = """
 import sys
@@ -49,6 +55,15 @@ for _name in {}:
 """
 
 
+# littlefs replaces a file at once; FAT does not rename over a file.
+_REPLACE = """
+import os
+try:
+    os.rename({0!r}, {1!r})
+except OSError:
+    os.remove({1!r})
+    os.rename({0!r}, {1!r})
+"""
 # The file is still open on the board.
 _DROP = """
 import os
@@ -65,6 +80,29 @@ except OSError:
 
 def _text(data: bytes) -> str:
     return data.decode(errors="replace").replace("\r\n", "\n")
+
+
+class _ResetSigns:
+    """Finds the lines that a board prints when it starts, in the output of a program.
+
+    Behind a USB bridge the port stays open while the board resets, and the end of the program never comes.
+    """
+
+    def __init__(self, consume: Callable[[bytes], object]) -> None:
+        """Pass the output to `consume`."""
+        self._consume = consume
+        self._line = b""
+
+    def __call__(self, data: bytes) -> None:
+        """Pass on output. Raises BoardResetError."""
+        if data == b"\x04":
+            return
+        self._consume(data)
+        self._line = (self._line + data)[-_LONGEST_SIGN:]
+        if data == b"\n":
+            line, self._line = self._line, b""
+            if _STARTED.match(line):
+                raise BoardResetError(_text(line).strip())
 
 
 class _Transport(SerialTransport):  # type: ignore[misc]  # mpremote has no types
@@ -103,6 +141,8 @@ class Board:
         self.port = port
         self._patience = patience
         self._transport: Any = None
+        #: True after the first change of a file.
+        self.changed = False
 
     def __enter__(self: _Self) -> _Self:
         """Return the board; the first call connects."""
@@ -141,11 +181,15 @@ class Board:
     def stream(self, code: str, consume: Callable[[bytes], object]) -> str:
         """Run code at the raw prompt until it ends; pass its output to `consume`. Return the traceback, or "".
 
-        KeyboardInterrupt and exceptions of `consume` interrupt the code on the board, too.
+        KeyboardInterrupt and exceptions of `consume` interrupt the code on the board, too. Raises BoardResetError if
+        the board starts again meanwhile.
         """
         self._begin(code)
         try:
-            return self._follow(None, consume)
+            return self._follow(None, _ResetSigns(consume))
+        except BoardResetError:
+            self.close(leave=False)
+            raise
         except BaseException as error:
             # `consume` fails if its reader has closed the pipe.
             rest = consume if isinstance(error, KeyboardInterrupt) else lambda data: None
@@ -168,8 +212,9 @@ class Board:
     def put(self, name: str, data: bytes, progress: Callable[[int, int], object] | None = None) -> None:
         """Write a file to the board and create its directories. `progress`: bytes written, and all.
 
-        If the file system fills up, no part of the file stays there.
+        If the file system fills up, or ctrl-C ends it, no part of the file stays there.
         """
+        self.changed = True
         folders = name.strip("/").split("/")[:-1]
         if folders:
             self.exec(_MAKE_FOLDERS.format(folders))
@@ -181,6 +226,15 @@ class Board:
                 # The board's program needs the rest of the file system.
                 self.exec(_DROP.format(name))
             raise
+        except KeyboardInterrupt:
+            self.interrupt()
+            self.exec(_DROP.format(name))
+            raise
+
+    def replace(self, name: str, data: bytes, progress: Callable[[int, int], object] | None = None) -> None:
+        """Write a file like `put`, so that an interruption or a power cut leaves the old or the new one."""
+        self.put(f"{name}.new", data, progress)
+        self.exec(_REPLACE.format(f"{name}.new", name))
 
     def get(self, name: str) -> bytes:
         """Read a file of the board. Raises FileNotFoundError if it does not exist."""
@@ -188,6 +242,7 @@ class Board:
 
     def remove(self, name: str) -> None:
         """Remove a file of the board. Raises FileNotFoundError if it does not exist."""
+        self.changed = True
         self._raw_prompt().fs_rmfile(name)
 
     def listdir(self, name: str = "/") -> list[str]:

@@ -1,55 +1,44 @@
-"""The settings file of a board: read it, change it, write it so that a power cut leaves the old or the new one."""
+"""The settings file of a board: read it, change it, check it."""
 
+import importlib.util
 import json
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from headwater_host.board.errors import BoardError
+from headwater_host.board.install import LIB
 from headwater_host.board.repl import Board
 from headwater_host.exits import USAGE
 
 PATH = "/headwater.json"
-_NEW = "/headwater.json.new"
-# Prints the mistakes that the board finds in the new file; nothing without the module.
-_CHECK = f"""
-try:
-    from headwater_board.settings import load, SettingsError
-except ImportError:
-    pass
-else:
-    try:
-        load({_NEW!r})
-    except SettingsError as e:
-        print(e)
-"""
-# littlefs replaces a file at once; FAT does not rename over a file.
-_REPLACE = f"""
-import os
-try:
-    os.rename({_NEW!r}, {PATH!r})
-except OSError:
-    os.remove({PATH!r})
-    os.rename({_NEW!r}, {PATH!r})
-"""
+#: The board's module that checks settings: its compiled file on the board, its source below a folder of components.
+MODULE = f"{LIB}/headwater_board/settings.mpy"
+SOURCE = "source/headwater_board/settings.py"
 
 
 def parse(text: bytes, name: str) -> dict[str, Any]:
     """Return the settings in a JSON text. Raises BoardError."""
     try:
         found = json.loads(text)
-    except ValueError as error:
+        encode(found)
+    except (ValueError, RecursionError) as error:
         raise BoardError(f"{name} is not JSON: {error}", USAGE) from error
     if not isinstance(found, dict):
         raise BoardError(f"{name} has no settings: a JSON object is needed", USAGE)
     return found
 
 
-def read(board: Board) -> dict[str, Any]:
-    """Return the board's settings as they are in its file; {} if there is none."""
+def read(board: Board, *, repair: bool = False) -> dict[str, Any]:
+    """Return the board's settings as they are in its file; {} if there is none, or with `repair`, if it is damaged."""
     try:
         return parse(board.get(PATH), f"{PATH} on the board")
     except FileNotFoundError:
         return {}
+    except BoardError:
+        if repair:
+            return {}
+        raise
 
 
 def patched(settings: Mapping[str, Any], patch: Mapping[str, Any]) -> dict[str, Any]:
@@ -66,11 +55,28 @@ def patched(settings: Mapping[str, Any], patch: Mapping[str, Any]) -> dict[str, 
     return result
 
 
-def write(board: Board, settings: Mapping[str, Any]) -> None:
-    """Write settings, after the board has checked them. Raises BoardError with the mistakes."""
-    board.put(_NEW, (json.dumps(settings, indent=2) + "\n").encode())
-    mistakes = board.exec(_CHECK).replace(_NEW, PATH).strip()
-    if mistakes:
-        board.remove(_NEW)
-        raise BoardError(f"the settings are wrong and were not written:\n{mistakes}", USAGE)
-    board.exec(_REPLACE)
+def check(folder: Path, settings: Mapping[str, Any]) -> None:
+    """Check settings as the board will, with its module from a folder of components. Raises BoardError."""
+    path = folder / SOURCE
+    spec = importlib.util.spec_from_file_location("headwater_board_settings", path)
+    if not path.is_file() or spec is None or spec.loader is None:
+        raise BoardError(
+            f"{path} is missing, so the settings cannot be checked: build the components again", USAGE
+        )
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    try:
+        module.check(dict(settings), PATH)
+        size = len(encode(settings))
+        if size > module.LARGEST:
+            raise BoardError(f"the settings have {size:,} bytes; allowed: up to {module.LARGEST:,}", USAGE)
+    except module.SettingsError as error:
+        raise BoardError(f"the settings are wrong, and nothing was written:\n{error}", USAGE) from error
+    except UnicodeEncodeError as error:
+        raise BoardError(f"the settings have text that is not UTF-8: {error.object!r}", USAGE) from error
+
+
+def encode(settings: Mapping[str, Any]) -> bytes:
+    """Return the text of a settings file."""
+    # MicroPython decodes escaped surrogate pairs to bytes that are not UTF-8.
+    return (json.dumps(settings, indent=2, ensure_ascii=False) + "\n").encode()

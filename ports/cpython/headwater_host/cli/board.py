@@ -5,14 +5,15 @@ import contextlib
 import functools
 import json
 import os
+import signal
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from headwater_host.cli import board_settings, board_update
 from headwater_host.cli.options import FILE, FLAG, SECONDS, content, directory, option, subcommand
-from headwater_host.exits import FAILED, OK, USAGE, CommandError
+from headwater_host.exits import FAILED, OK, SIGNALLED, USAGE, CommandError
 
 if TYPE_CHECKING:
     from headwater_host.board.repl import Board
@@ -47,8 +48,24 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Run the subcommand; return the exit code."""
-    code: int = args.run_board(args)
+    with _interruptible("the board was not changed"):
+        code: int = args.run_board(args)
     return code
+
+
+@contextlib.contextmanager
+def _interruptible(state: str) -> Iterator[None]:
+    """Turn ctrl-C into an error that says in which state the board is."""
+    try:
+        yield
+    except KeyboardInterrupt as stop:
+        raise _interrupted(state) from stop
+
+
+def _interrupted(state: str) -> CommandError:
+    if sys.stderr.isatty():
+        print(file=sys.stderr)  # after a prompt, or the progress of a file
+    return CommandError(f"interrupted; {state}", SIGNALLED + signal.SIGINT)
 
 
 # ---- options ---------------------------------------------------------------------------------------------------------
@@ -69,6 +86,23 @@ def _stopping_options(parser: argparse.ArgumentParser) -> None:
     option(parser, "--no-reset", "Leave the board at its prompt", FLAG)
 
 
+def _components_option(parser: argparse.ArgumentParser) -> None:
+    option(
+        parser,
+        "--components",
+        f"Directory with built components; default: {COMPONENTS_VARIABLE}, else those of this package",
+        type=directory,
+        default=os.environ.get(COMPONENTS_VARIABLE) or None,
+        metavar="DIR",
+    )
+
+
+def _components(args: argparse.Namespace) -> Path:
+    from headwater_host.board import components
+
+    return Path(args.components or components.PACKAGED)
+
+
 def _list_options(parser: argparse.ArgumentParser) -> None:
     option(parser, "--json", "Print a JSON object for each board", FLAG)
 
@@ -87,14 +121,7 @@ def _install_options(parser: argparse.ArgumentParser) -> None:
         nargs="*",
         metavar="COMPONENT",
     )
-    option(
-        parser,
-        "--components",
-        f"Directory with built components; default: {COMPONENTS_VARIABLE}, else those of this package",
-        type=directory,
-        default=os.environ.get(COMPONENTS_VARIABLE) or None,
-        metavar="DIR",
-    )
+    _components_option(parser)
     board_settings.add_options(parser)
     option(parser, "--main", "Program to copy to /main.py", FILE)
     option(parser, "--yes", "Do not ask before replacing another /main.py", FLAG)
@@ -102,11 +129,13 @@ def _install_options(parser: argparse.ArgumentParser) -> None:
 
 def _run_options(parser: argparse.ArgumentParser) -> None:
     _stopping_options(parser)
+    _components_option(parser)
     option(parser, "file", "Program; - reads standard input", metavar="FILE")
 
 
 def _logs_options(parser: argparse.ArgumentParser) -> None:
     _port_option(parser)
+    _components_option(parser)
     first = parser.add_mutually_exclusive_group()
     option(first, "--reset", "Reset the board first", FLAG)
     option(first, "--ring", "Stop the program, print its log ring, and end", FLAG)
@@ -144,23 +173,39 @@ def _wipe_options(parser: argparse.ArgumentParser) -> None:
 @contextlib.contextmanager
 def _board(args: argparse.Namespace) -> Iterator["Board"]:
     """Stop the board's program for the duration of the command, then reset the board unless told otherwise."""
-    from headwater_host.board.errors import explained, is_of_line
+    from headwater_host.board.errors import explained
     from headwater_host.board.ports import choose
     from headwater_host.board.repl import Board
 
     port = choose(args.port)
-    with explained(port), Board(port) as board:
+    with explained(port), Board(port) as board, _restarting(board, args.no_reset):
         board.feed_watchdog()
-        try:
-            yield board
-        except BaseException as error:
-            if board.at_prompt and not args.no_reset and not is_of_line(error):
-                with contextlib.suppress(Exception):  # the first error counts
-                    board.interrupt()
-                    board.reset()
-            raise
+        yield board
         if not args.no_reset:
             board.reset()
+
+
+@contextlib.contextmanager
+def _restarting(board: "Board", no_reset: bool = False) -> Iterator[None]:
+    """After an error or ctrl-C, reset the board, so that its program runs again."""
+    from headwater_host.board.errors import is_of_line
+
+    try:
+        yield
+    except BaseException as error:
+        # Ctrl-C while the command connects closes the port, and the program may be stopped already.
+        stopped = board.at_prompt or isinstance(error, KeyboardInterrupt)
+        if stopped and not no_reset and not is_of_line(error):
+            with contextlib.suppress(Exception):  # the first error counts
+                board.interrupt()
+                board.reset()
+        if isinstance(error, KeyboardInterrupt):
+            raise _interrupted(
+                "files on the board have changed: repeat the command"
+                if board.changed
+                else "no file of the board was changed"
+            ) from error
+        raise
 
 
 def _list(args: argparse.Namespace) -> int:
@@ -171,6 +216,10 @@ def _list(args: argparse.Namespace) -> int:
         raise none()
     for one in found:
         print(json.dumps(one._asdict()) if args.json else "\t".join(one).rstrip())
+    if len(found) > 1 and not args.json and not os.environ.get(PORT_VARIABLE):
+        print(
+            f"Select one with --port PORT, or with {PORT_VARIABLE}=PORT in the environment.", file=sys.stderr
+        )
     return OK
 
 
@@ -197,36 +246,46 @@ def _install(args: argparse.Namespace) -> int:
     from headwater_host.board import components, information, settings
     from headwater_host.board.install import hash_of, hashes, install
 
-    folder = Path(args.components or components.PACKAGED)
+    folder = _components(args)
     components.available(folder)
     own = settings.parse(content(str(args.settings)), str(args.settings)) if args.settings else None
     program = content(str(args.main)) if args.main else b""
+    named = components.load(folder, args.component)
+    args.port = _reachable(args.port)  # before questions
+    patch, more = board_settings.patch(args)
     with _board(args) as board:
         found = information.facts(board)
         information.check_firmware(found)
         information.check_place(found)
-        patch, more = board_settings.patch(args)
-        before = settings.read(board)
+        before = settings.read(board, repair=own is not None)
         after = settings.patched(before if own is None else own, patch)
-        chosen = components.load(folder, args.component or components.fitting(after))
+        if after and (not named or any(settings.MODULE in one.files for one in named)):
+            settings.check(folder, after)
+        chosen = named or components.load(folder, components.fitting(after))
         files = {name: path.read_bytes() for one in chosen for name, path in one.files.items()}
         information.check_bytecode(found, files.values())
-        if args.main:
-            # Updates replace the module app, which the loader starts.
-            programs = (
-                {"/app.py": program, "/main.py": _LOADER} if "update" in after else {"/main.py": program}
-            )
-            if args.yes or _may_replace(board, programs):
-                more |= programs
-        written, removed = install(board, chosen[0].version, [one.name for one in chosen], files, _progress)
+        # Updates replace the module app, which the loader starts.
+        programs = {"/app.py": program, "/main.py": _LOADER} if "update" in after else {"/main.py": program}
         if after != before:
-            settings.write(board, after)
-            written.append(settings.PATH)
+            more[settings.PATH] = settings.encode(after)
+        if args.main:
+            more |= programs
         present = hashes(board, list(more))
-        for name, data in more.items():
-            if name not in present or present[name][0] != hash_of(data):
-                board.put(name, data)
-                written.append(name)
+        changed = {name: data for name, data in more.items() if present.get(name, ("",))[0] != hash_of(data)}
+        others = [name for name in programs if name in changed and name in present]
+        if others and not args.yes and not _may_replace(others):
+            changed = {name: data for name, data in changed.items() if name not in programs}
+        written, removed = install(
+            board,
+            chosen[0].version,
+            [one.name for one in chosen],
+            files,
+            _progress,
+            map(len, changed.values()),
+        )
+        for name, data in changed.items():
+            board.replace(name, data, functools.partial(_progress, name))
+            written.append(name)
     for name in written:
         print(f"wrote   {name}")
     for name in removed:
@@ -236,16 +295,20 @@ def _install(args: argparse.Namespace) -> int:
     return OK
 
 
-def _may_replace(board: "Board", programs: Mapping[str, bytes]) -> bool:
-    """Return whether to write programs. Ask before others are replaced."""
-    from headwater_host.board.install import hash_of, hashes
+def _reachable(wanted: str | None) -> str:
+    """Return the port to use, if it can be opened. Raises BoardError."""
+    from headwater_host.board.errors import unopened
+    from headwater_host.board.ports import choose
 
-    others = [
-        name for name, (found, _) in hashes(board, list(programs)).items() if found != hash_of(programs[name])
-    ]
-    return not others or board_settings.confirmed(
-        f"{' and '.join(others)} on the board is another program. Replace it?"
-    )
+    port = choose(wanted)
+    if wrong := unopened(port):
+        raise wrong
+    return port
+
+
+def _may_replace(names: Sequence[str]) -> bool:
+    """Ask before other programs are replaced."""
+    return board_settings.confirmed(f"{' and '.join(names)} on the board is another program. Replace it?")
 
 
 def _progress(name: str, written: int, size: int) -> None:
@@ -259,11 +322,29 @@ def _run(args: argparse.Namespace) -> int:
         program = content(args.file).decode()
     except UnicodeDecodeError as wrong:
         raise CommandError(f"{args.file} is not a program: {wrong}", USAGE) from wrong
+    from headwater_host.board import components
+    from headwater_host.board.install import read_record
+    from headwater_host.board.tracebacks import translate
+
     with _board(args) as board:
-        error = board.stream(program, _write)
-    if error:
-        print(error, end="", file=sys.stderr)
+        known = components.names(_components(args), read_record(board))
+        with _translated(known) as consume:
+            error = board.stream(program, consume)
+    for line in translate(error, known):
+        print(line, file=sys.stderr)
     return FAILED if error else OK
+
+
+@contextlib.contextmanager
+def _translated(known: dict[str, Any]) -> Iterator[Callable[[bytes], None]]:
+    """Yield a function that prints the output of a board, with translated tracebacks."""
+    from headwater_host.board.tracebacks import Translator
+
+    translator = Translator(known, _write)
+    try:
+        yield translator.feed
+    finally:
+        translator.flush()
 
 
 def _write(data: bytes) -> None:
@@ -272,6 +353,7 @@ def _write(data: bytes) -> None:
 
 
 def _logs(args: argparse.Namespace) -> int:
+    from headwater_host.board import components
     from headwater_host.board.errors import explained
     from headwater_host.board.logs import follow, ring
     from headwater_host.board.ports import choose
@@ -281,11 +363,14 @@ def _logs(args: argparse.Namespace) -> int:
         with _board(argparse.Namespace(port=args.port, no_reset=False)) as board:
             print(ring(board), end="")
         return OK
+    # What is on the board cannot be read without stopping its program.
+    known = components.names(_components(args))
     port = choose(args.port)
-    with contextlib.suppress(KeyboardInterrupt), explained(port):
-        with Board(port) as board:
+    with explained(port):
+        with Board(port) as board, _restarting(board):
             line = board.reset_and_release() if args.reset else None
-        follow(port, _write, args.wait, line)
+        with contextlib.suppress(KeyboardInterrupt), _translated(known) as consume:
+            follow(port, consume, args.wait, line)
     return OK
 
 

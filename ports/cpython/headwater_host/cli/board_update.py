@@ -1,6 +1,7 @@
 """``headwater board publish-update``: install an update on a board over MQTT or FMQ."""
 
 import argparse
+import asyncio
 import sys
 import time
 from functools import partial
@@ -106,9 +107,16 @@ def _image(args: argparse.Namespace) -> bytes:
 
 async def _run(client: Any, name: str, data: bytes, args: argparse.Namespace) -> int:
     show: Callable[[str, int, int], None] = partial(_show, sys.stderr.isatty(), {})
-    async with client:
-        connection.show_connection(client)
-        await update.send(client, name, data, progress=show, timeout=args.wait)
+    try:
+        async with client:
+            connection.show_connection(client)
+            await update.send(client, name, data, progress=show, timeout=args.wait)
+    except asyncio.CancelledError:
+        print(
+            "headwater: interrupted; the board keeps its version until it has the whole image: repeat the command",
+            file=sys.stderr,
+        )
+        raise
     return OK
 
 
