@@ -449,7 +449,11 @@ Client(None)
         record["files"] = dict.fromkeys(record["files"], "0")
         remote.put(RECORD, json.dumps(record).encode())
     done = headwater_here("board", "run", "-", "--port", board.port, data=program)
-    assert re.search(r"connection\.py\", line \d+, in __init__\nAttr", done.stderr.decode()), done.stderr
+    text = done.stderr.decode()
+    assert re.search(
+        r"\.py\", line \d+, in __init__\nAttributeError: 'NoneType' object has no attribute 'ticks_ms'\n",
+        text,
+    )
 
 
 def test_a_closed_pipe_stops_a_running_program_on_the_board(board: VirtualBoard) -> None:

@@ -55,9 +55,11 @@ for _name in {}:
 """
 
 
-# littlefs replaces a file at once; FAT does not rename over a file.
+# littlefs replaces a file at once; FAT does not rename over a file. The names are relative, because MicroPython's unix
+# build confuses two absolute ones.
 _REPLACE = """
 import os
+os.chdir("/")
 try:
     os.rename({0!r}, {1!r})
 except OSError:
@@ -234,7 +236,8 @@ class Board:
     def replace(self, name: str, data: bytes, progress: Callable[[int, int], object] | None = None) -> None:
         """Write a file like `put`, so that an interruption or a power cut leaves the old or the new one."""
         self.put(f"{name}.new", data, progress)
-        self.exec(_REPLACE.format(f"{name}.new", name))
+        relative = name.strip("/")
+        self.exec(_REPLACE.format(f"{relative}.new", relative))
 
     def get(self, name: str) -> bytes:
         """Read a file of the board. Raises FileNotFoundError if it does not exist."""

@@ -13,7 +13,8 @@ NAMES = "names.json"
 _FRAME_START = b'  File "'
 _FRAME = re.compile(r'^(?P<before>\s*File )"(?P<file>[^"]+)", line (?P<line>\d+)(, in (?P<name>\S+))?')
 _MESSAGE = re.compile(r"\w*Error: ")
-_QUOTED = re.compile(r"'(?P<name>_?\w+)'")
+# A class is named before "object", and has no short name; some short names are those of classes.
+_QUOTED = re.compile(r"'(?P<name>_?\w+)'(?! object)")
 #: A longer line is no frame and no message.
 _LONGEST = 1024
 
