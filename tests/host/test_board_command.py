@@ -725,7 +725,7 @@ def test_a_board_that_never_stops_printing_is_an_error(monkeypatch: pytest.Monke
 def test_a_port_that_vanishes_while_a_file_is_copied_is_an_error(components: Path, tmp_path: Path) -> None:
     (tmp_path / "large.bin").write_bytes(bytes(1 << 20))
     board = VirtualBoard().start()
-    copied = board.fs_path("/large.bin")
+    copied = board.fs_path("/large.bin.new")
 
     def pull() -> None:
         while not copied.exists():

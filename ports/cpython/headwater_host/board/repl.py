@@ -87,7 +87,7 @@ def _text(data: bytes) -> str:
 class _ResetSigns:
     """Finds the lines that a board prints when it starts, in the output of a program.
 
-    Behind a USB bridge the port stays open while the board resets, and the end of the program never comes.
+    The port of a USB bridge stays open while the board resets, and the end of the program never comes.
     """
 
     def __init__(self, consume: Callable[[bytes], object]) -> None:

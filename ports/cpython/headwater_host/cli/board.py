@@ -404,7 +404,7 @@ def _files_put(board: "Board", args: argparse.Namespace) -> bytes:
     name = args.name or f"/{Path(args.file).name}"
     if name == "/-":
         raise CommandError("files put -: standard input needs a NAME on the board", USAGE)
-    board.put(name, content(args.file), functools.partial(_progress, name))
+    board.replace(name, content(args.file), functools.partial(_progress, name))
     return b""
 
 
