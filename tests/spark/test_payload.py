@@ -48,7 +48,8 @@ def reference(data: bytes | None) -> dict[str, Any]:
     nothing: dict[str, Any] = {"identity": None, "sent": None, "bad": False, "metrics": {}}
     value = None if data is None else load(data)
     if value is None:
-        return nothing
+        number = None if data is None or len(data) > 64 else plain_number(data)
+        return nothing if number is None else nothing | {"metrics": {"value": number}}
     values = {
         key: item for key, item in value.items() if not isinstance(item, (dict, list)) and item is not None
     }
@@ -69,6 +70,18 @@ def reference(data: bytes | None) -> dict[str, Any]:
         if encodes(key) and (not isinstance(item, str) or encodes(item)):
             metrics[key] = item if isinstance(item, str) else as_double(item)
     return {"identity": identity, "sent": sent, "bad": False, "metrics": metrics}
+
+
+def refuse(text: str) -> float:
+    raise ValueError(text)
+
+
+def plain_number(data: bytes) -> float | None:
+    try:
+        found = json.loads(data.decode(), parse_constant=refuse)
+    except (ValueError, RecursionError):
+        return None
+    return as_double(found) if type(found) in (int, float) else None
 
 
 def encodes(text: str) -> bool:
@@ -194,8 +207,24 @@ NOT_JSON = [
     b'{"a":"\n"}',
     b"\xef\xbb\xbf{}",
     b"[1, 2]",
-    b"21.5",
     b'"text"',
+    b"true",
+    b"NaN",
+    b"-",
+    b"- 1",
+    b"1 2",
+    b"1.",
+    b".5",
+    b"+1",
+    b"007",
+    b"0x10",
+    b"1e",
+    b"1_000",
+    b"21,5",
+    b"21.5\0",
+    b"\xd9\xa1",
+    b"1" * 65,
+    b"\x0b1",
     b"null",
     "{}".encode("utf-16"),
     b'{"a":' + b"[" * 100_000,
@@ -211,6 +240,28 @@ def test_what_is_no_json_object_has_no_values_and_is_no_error(data: bytes) -> No
     for among in neighbourhoods(data):
         answers = parse(among)
         assert answers[100] == nothing
+        assert answers == [reference(one) for one in among]
+
+
+@each_row(
+    "data, value",
+    [
+        (b"21.5", 21.5),
+        (b"-0", -0.0),
+        (b" 7\r\n", 7.0),
+        (b"\t-1.5E+3 ", -1500.0),
+        (b"1e999", math.inf),
+        (b"1e-999", 0.0),
+        (b"9" * 64, 1e64),
+        (b"0.1000000000000000055511151231257827", 0.1),
+    ],
+)
+def test_a_number_alone_is_the_metric_value(data: bytes, value: float) -> None:
+    found = {"identity": None, "sent": None, "bad": False, "metrics": {"value": value}}
+    assert parse([data]) == [found] == [reference(data)]
+    for among in neighbourhoods(data):
+        answers = parse(among)
+        assert answers[100] == found
         assert answers == [reference(one) for one in among]
 
 

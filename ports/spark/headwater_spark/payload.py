@@ -5,6 +5,8 @@ integers from 0 to 2**63 - 1; otherwise the message is bad. With an identity, an
 since 1970. Every other number, boolean and string at the top level is a metric, also without an identity. Nested
 values and nulls stay in the payload.
 
+A payload that is a number in JSON's notation, optionally between blanks, is the metric `value` without an identity.
+
 In a Map, decimals are numbers, durations seconds, and times ISO 8601 strings; `t` may be a time.
 
 Arrow parses many payloads at once. Payloads that Arrow refuses, or could read differently from Python's `json`, go
@@ -44,6 +46,10 @@ _SMALL = 32
 _STRING, _DOUBLE, _LONG, _BOOL = pa.string(), pa.float64(), pa.int64(), pa.bool_()
 _NO_ROWS = np.zeros(0, np.int64)
 _NO_INTEGERS = Whole(_NO_ROWS, _NO_ROWS)
+#: The metric of a payload that is only a number, and the longest such payload.
+VALUE = "value"
+_LONGEST_NUMBER = 64
+_NUMBER = r"^[ \t\r\n]*-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][+-]?[0-9]+)?[ \t\r\n]*$"
 _KINDS = {int: _DOUBLE, float: _DOUBLE, str: _STRING, bool: _BOOL, type(None): _DOUBLE}
 # Types of the identity. Arrow refuses others, which Python then examines.
 _RESERVED = {"board": _STRING, "boot": _LONG, "seq": _LONG, _TIME: _LONG}
@@ -106,6 +112,7 @@ class Parser:
         result = _Result(len(payloads))
         others = _maps(payloads, result)
         if others is not None:
+            _plain_numbers(others, result)
             self._objects(others, result)
         return result.parsed()
 
@@ -200,6 +207,29 @@ def _maps(payloads: Any, result: _Result) -> Any:
         if value is not None:
             result.add(int(rows[i]), value)
     return None if every else pc.if_else(pa.array(where), None, payloads)
+
+
+# By the first byte: whether a payload may be a number.
+_NUMERIC = np.zeros(256, np.bool_)
+_NUMERIC[[9, 10, 13, 32, 0x2D, *range(0x30, 0x3A)]] = True
+
+
+def _plain_numbers(payloads: Any, result: _Result) -> None:
+    """Add the payloads that are only a number."""
+    starts, data = octets(payloads)
+    if not len(payloads) or not len(data):
+        return
+    sizes = starts[1:] - starts[:-1]
+    likely = _NUMERIC[data.take(starts[:-1], mode="clip")] & (sizes > 0) & (sizes <= _LONGEST_NUMBER)
+    rows = np.flatnonzero(likely & valid(payloads))
+    if not len(rows):
+        return
+    texts = payloads.take(pa.array(rows))
+    good = pc.match_substring_regex(texts, _NUMBER).to_numpy(zero_copy_only=False)
+    if not good.any():
+        return
+    found = [float(text) for text in texts.filter(pa.array(good)).to_pylist()]
+    result.metrics.append(Metric(VALUE, rows[good], np.array(found, np.float64), None))
 
 
 def _begin_with_tag(payloads: Any, tag: int) -> Bools | None:

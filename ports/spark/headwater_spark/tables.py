@@ -172,14 +172,14 @@ MESSAGES = table(
 )
 TELEMETRY = table(
     "telemetry",
-    "one row per value in a payload that is a JSON object or an FMQ Map",
+    "one row per value in a payload that is a JSON object, an FMQ Map or a number",
     """
     board         string*    null without an identity
     boot          long*      null without an identity
     seq           long       null without an identity
     topic         string*    topic
     time          timestamp  send time; null if unknown
-    metric        string*    key of the value
+    metric        string*    key of the value; `value` if the payload is a number
     value_double  double     number, boolean (0 or 1) or duration (s)
     value_string  string     string, or FMQ time (ISO 8601, UTC)
     received_ns   long       first receipt of the message, ns since 1970
