@@ -5,6 +5,7 @@ A tool that is missing skips a test on a user's machine, with the reason, and fa
 
 import asyncio
 import inspect
+import itertools
 import os
 import signal
 from collections.abc import Callable, Generator, Iterator, Mapping
@@ -16,6 +17,7 @@ import pytest
 
 from tools import toolchain
 from tools.broker import Mosquitto
+from tools.postgres import PostgreSql
 from tools.rabbitmq import RabbitMq
 
 _MARKER = "needs_"
@@ -85,6 +87,8 @@ class _Failures:
 def pytest_configure(config: pytest.Config) -> None:
     # It would hide a flush that a command forgets.
     os.environ.pop("PYTHONUNBUFFERED", None)
+    # Spark's runs are short here: optimising compilation and parallel collection cost more than they save.
+    os.environ.setdefault("SPARK_SUBMIT_OPTS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         # A shell's script starts it so in the background: the commands that tests interrupt would never end.
         signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -184,7 +188,7 @@ def wasm() -> Path:
 def mosquitto(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., Mosquitto]]:
     """Starts a mosquitto for each call: ``mosquitto(persistence=True, settings={"max_inflight_messages": 5})``.
 
-    The broker runs when the call returns and is stopped when the tests end, or earlier by ``with`` or ``stop``.
+    The broker runs when the call returns and is killed when the tests end, or stopped earlier by ``with`` or ``stop``.
     """
     require("mosquitto")
     with ExitStack() as running:
@@ -198,7 +202,7 @@ def mosquitto(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[...
             broker = Mosquitto(
                 tmp_path_factory.mktemp("mosquitto"), port, persistence=persistence, settings=settings
             )
-            running.callback(broker.stop)
+            running.callback(broker.kill)  # its state is no longer read, and `stop` takes 0.1 s
             broker.start()
             return broker
 
@@ -211,3 +215,34 @@ def rabbitmq(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RabbitMq]:
     require("rabbitmq")
     with RabbitMq(tmp_path_factory.mktemp("rabbitmq")) as broker:
         yield broker
+
+
+@pytest.fixture(scope="session")
+def postgresql() -> Iterator[Callable[..., PostgreSql]]:
+    """Starts a PostgreSQL server for each call: ``postgresql(settings={"fsync": "off"})``.
+
+    The server runs when the call returns and is removed when the tests end.
+    """
+    require("postgresql")
+    with ExitStack() as running:
+
+        def start(settings: Mapping[str, object] | None = None) -> PostgreSql:
+            server = PostgreSql(settings=settings)
+            running.callback(server.remove)
+            server.start()
+            return server
+
+        yield start
+
+
+@pytest.fixture(scope="session")
+def _databases(postgresql: Callable[..., PostgreSql]) -> Callable[[], str]:
+    server: PostgreSql = postgresql()
+    numbers = itertools.count(1)
+    return lambda: server.create(f"test_{next(numbers)}")
+
+
+@pytest.fixture
+def database(_databases: Callable[[], str]) -> str:
+    """The URL of an empty database, on a server that all tests share."""
+    return _databases()

@@ -7,6 +7,7 @@ the broker accepts connections. It can be stopped, killed and restarted on the s
 import asyncio
 import contextlib
 import os
+import pwd
 import signal
 import socket
 import subprocess
@@ -69,10 +70,31 @@ class Broker:
         """Return its environment, or None for that of this process."""
         return None
 
+    def user(self) -> "pwd.struct_passwd | None":
+        """Return the user to run as, or None for the current one."""
+        return None
+
+    def working_directory(self) -> Path:
+        """Return the directory in which it is started."""
+        return toolchain.ROOT
+
+    def accepts(self) -> bool:
+        """Return whether it accepts connections."""
+        try:
+            socket.create_connection((HOST, self.port), timeout=1).close()
+        except OSError:
+            return False
+        return True
+
     @property
     def pid(self) -> int:
         """Return the process id, or 0 if it does not run."""
         return self._process.pid if self._process is not None and self._process.poll() is None else 0
+
+    @property
+    def pids(self) -> list[int]:
+        """Return the process ids of all servers that belong to it."""
+        return [self.pid] if self.pid else []
 
     def start(self) -> None:
         """Start and wait until connections are accepted. Raises BrokerError if that fails."""
@@ -92,23 +114,24 @@ class Broker:
 
     def _serve(self) -> bool:
         command = self.command()
+        user = self.user()
         with self.log.open("ab") as log:
             self._process = subprocess.Popen(
                 command,
                 stdin=subprocess.PIPE,
                 stdout=log,
                 stderr=log,
-                cwd=toolchain.ROOT,
+                cwd=self.working_directory(),
                 env=self.environment(),
+                user=user.pw_uid if user else None,
+                group=user.pw_gid if user else None,
+                extra_groups=[] if user else None,
             )
         deadline = time.monotonic() + self.start_s
         while time.monotonic() < deadline and self._process.poll() is None:
-            try:
-                socket.create_connection((HOST, self.port), timeout=1).close()
-            except OSError:
-                time.sleep(0.01)
-            else:
+            if self.accepts():
                 return self._process.poll() is None
+            time.sleep(0.01)
         self.kill()
         return False
 

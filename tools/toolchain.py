@@ -51,6 +51,12 @@ def _rabbitmq() -> Path | None:
     return program if program.exists() else _on_path("rabbitmq-server")
 
 
+def _postgresql() -> Path | None:
+    # Debian installs the server's programs for each version, outside of PATH.
+    found = sorted(Path("/usr/lib/postgresql").glob("*/bin/postgres"), key=lambda path: float(path.parts[-3]))
+    return found[-1] if found else _on_path("postgres")
+
+
 def _module(name: str) -> Path | None:
     spec = importlib.util.find_spec(name)
     return Path(spec.origin) if spec is not None and spec.origin else None
@@ -85,6 +91,11 @@ TOOLS = {
         "compared with the hub in its benchmark",
         lambda: _on_path("redis-server"),
         "apt-get install redis-server (its service is not needed: systemctl disable --now redis-server)",
+    ),
+    "postgresql": Tool(
+        "storage of several hubs",
+        _postgresql,
+        "apt-get install postgresql (its service is not needed: systemctl disable --now postgresql)",
     ),
     "atheris": Tool(
         "a coverage-guided fuzzer",

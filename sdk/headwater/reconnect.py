@@ -276,6 +276,10 @@ class BaseKeeper:
 
     # -- subscriptions -------------------------------------------------------------------------------------------------
 
+    def _follow(self, status: int) -> bool:
+        """Aim the dialer at the server that a refusal names. Return whether to dial now. FMQ only."""
+        return False
+
     def _want(self, i: int, topic_filter: "Bytes") -> int:
         """Request the subscription at index ``i``, or at a free index if negative. Return the index, or E_WINDOW if
         none is free."""
@@ -416,6 +420,9 @@ def _connecting(k: BaseKeeper, status: int) -> None:
     if status == E_TOO_LARGE or blame(status) == CALLER:
         # CONNECT cannot be encoded, so every later attempt would fail too.
         k.state = GIVEN_UP
+        return
+    if k._follow(status):
+        _pause(k, 0)
         return
     n = len(k.dialers)
     k._at = (k._at + 1) % n

@@ -104,6 +104,10 @@ class PollDialer(Dialer, Protocol):
         """Release the transport that was opened last or is being opened."""
         ...
 
+    def aim(self, host: str, port: int, /) -> None:
+        """Have the next connection, and only that one, lead to this address."""
+        ...
+
     def sleep(self, ms: int, /) -> None:
         """Sleep ``ms`` milliseconds, even if bytes arrive. Without this method, ``wait`` is called."""
         ...

@@ -19,7 +19,7 @@ from headwater_mq.manager import QueueManager
 from headwater_mq.queue import Queue
 from tests.host.gateway_peers import PtyLine
 from tests.host.hub_client import config, hub_of
-from tests.host.hub_storage import store_at
+from tests.host.hub_storage import Place, store_at
 from tests.host.mq_log import Log, logging_to
 from tests.host.mq_queue import ALL, queue_manager
 from tests.host.mq_recorder import Recorder
@@ -93,10 +93,18 @@ def hub(request: pytest.FixtureRequest, tmp_path: Path) -> AbstractAsyncContextM
 
 
 @pytest.fixture
-def store(request: pytest.FixtureRequest, tmp_path: Path) -> AbstractAsyncContextManager[Store]:
-    """A hub's storage in ``tmp_path / "hub.db"``."""
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
+    """Where a hub's storage is: ``tmp_path / "hub.db"``, or with ``BOTH_ENGINES`` also an empty database."""
+    if getattr(request, "param", "sqlite") == "sqlite":
+        return tmp_path / "hub.db"
+    return str(request.getfixturevalue("database"))
+
+
+@pytest.fixture
+def store(request: pytest.FixtureRequest, place: Place) -> AbstractAsyncContextManager[Store]:
+    """A hub's storage at ``place``."""
     given, named = settings_of(request)
-    return store_at(tmp_path / "hub.db", *given, **named)
+    return store_at(place, *given, **named)
 
 
 def settings_of(request: pytest.FixtureRequest) -> tuple[tuple[Any, ...], dict[str, Any]]:

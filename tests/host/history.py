@@ -13,6 +13,9 @@ will, k, state                  a client has asked for will ``k``; it is kept; t
 willed, k                       the audit gets will ``k``
 retained, least, most, seen     a new subscription sees what was retained (None: nothing), while states ``least`` to
                                 ``most`` may hold: see ``retained_state``
+called, k                       a client makes the remote procedure call ``k``
+made, k                         a responder gets it
+answered, k, of                 the caller gets the result of call ``of``
 cut, sent, received             a publisher's connection begins, to be cut when so many bytes were sent, or received
 killed                          the hub was killed
 end, who, ...                   all that these get has come
@@ -25,8 +28,11 @@ A history is wrong when something is
 - lost: acknowledged to its publisher, and somebody never gets it; the will of a lost client that is never published;
 - doubled: stored twice (the audit gets it again); or delivered again though its acknowledgement was on the disk; at
   QoS 2, or on one connection, delivered again at all; a will that is published twice;
+- undone: delivered to somebody, but not stored (the audit never gets it);
 - reordered: got for the first time behind a later message of the same publisher;
-- invented: never sent; a will whose client has left.
+- invented: never sent; a will whose client has left; the result of another call, or of one that no responder got.
+
+A call that is made twice, or has two results, is doubled. Its loss is as the protocol says.
 
 That a message comes again to a group or a session whose acknowledgement was not on the disk is as the protocol says.
 """
@@ -64,6 +70,10 @@ class Checker:
         self._pushed: dict[tuple[int, int], int] = {}
         self._wills: dict[int, str] = {}
         self._willed: Counter[int] = Counter()
+        #: By connection, what it did not get, though it got what follows.
+        self._skipped: list[tuple[int, tuple[int, int]]] = []
+        self._seen: dict[str, set[tuple[int, int]]] = defaultdict(set)
+        self._calls: dict[str, set[int]] = defaultdict(set)
 
     def see(self, event: Event) -> None:
         """Another event."""
@@ -112,11 +122,19 @@ class Checker:
         self._done[who].add((publisher, n))
 
     def _on_pushed(self, connection: int, publisher: int, n: int) -> None:
+        self._seen["a listener"].add((publisher, n))
         last = self._pushed.get((connection, publisher))
-        if last is not None and n != last + 1:
-            what = "lost" if n > last + 1 else "doubled"
-            self.wrong.append(f"{what}: connection {connection} gets {n} of {publisher} behind {last}")
+        if last is not None and n <= last:
+            self.wrong.append(f"doubled: connection {connection} gets {n} of {publisher} behind {last}")
+        for skipped in range(n if last is None else last + 1, n):
+            # It may never have been stored, if its publisher has given it up.
+            self._skipped.append((connection, (publisher, skipped)))
+            if (publisher, skipped) in self._acked:
+                self._lost_push(connection, (publisher, skipped))
         self._pushed[connection, publisher] = n
+
+    def _lost_push(self, connection: int, message: tuple[int, int]) -> None:
+        self.wrong.append(f"lost: connection {connection} gets what follows {message}, but not that")
 
     def _on_will(self, k: int, state: str) -> None:
         assert state in _WILLS
@@ -137,6 +155,24 @@ class Checker:
         if seen not in {retained_state(n) for n in range(least, most + 1)}:
             self.wrong.append(f"lost: {seen} is retained, and not what {least} to {most} say")
 
+    def _on_called(self, k: int) -> None:
+        self._calls["called"].add(k)
+
+    def _on_made(self, k: int) -> None:
+        self._step(k, "made", "called")
+
+    def _on_answered(self, k: int, of: int) -> None:
+        if of != k:
+            self.wrong.append(f"invented: call {k} has the result of {of}")
+        self._step(k, "answered", "made")
+
+    def _step(self, k: int, step: str, before: str) -> None:
+        if k not in self._calls[before]:
+            self.wrong.append(f"invented: call {k} is {step}, and was not {before}")
+        if k in self._calls[step]:
+            self.wrong.append(f"doubled: call {k} is {step} again")
+        self._calls[step].add(k)
+
     def _on_cut(self, sent: int, received: int) -> None:
         pass
 
@@ -148,6 +184,13 @@ class Checker:
             self.wrong += [f"lost: {who} never gets {message}" for message in sorted(self.missing(who))]
         if AUDIT in those:
             self.wrong += [f"lost: will {k} is never published" for k in sorted(self.unpublished())]
+            stored = self._got[AUDIT]
+            for connection, message in self._skipped:
+                if message in stored - self._acked:
+                    self._lost_push(connection, message)
+            for who, messages in [*self._got.items(), *self._seen.items()]:
+                undone = sorted(messages - stored)
+                self.wrong += [f"undone: {who} got {message}, which is not stored" for message in undone]
 
 
 def check(events: Iterable[Event]) -> list[str]:

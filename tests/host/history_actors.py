@@ -26,7 +26,11 @@ EVERY_BYTE = 600
 LOST = (EOFError, ConnectionError)
 #: Of each topic.
 QUEUES = 4
-_CONFIG = "[limits]\ntries = 1000000\n[clients]\nredelivery = 3600\n"
+#: Unacknowledged messages of an audit: all of them.
+MUCH = 1_000_000
+#: A call without a result: no responder; lost or refused.
+_NO_RESULT = (0x10, 0x83, 0x97)
+CONFIG = f"[limits]\ntries = 1000000\n[clients]\nredelivery = 3600\nwindow = {MUCH}\nrpc = 5\n"
 #: Events in which nobody does anything.
 _INFERRED = {"done", "cut", "killed", "end"}
 
@@ -66,6 +70,9 @@ def cuts(chance: random.Random) -> Iterator[tuple[int, int]]:
 class World:
     """The hub, where it is, and what has happened."""
 
+    #: What its clients are.
+    peer: "type[CutPeer]" = CutPeer
+
     def __init__(self, directory: Path, seed: int, messages: int, command: Sequence[str] = HEADWATER):
         self._directory = directory
         self._command = command
@@ -75,7 +82,7 @@ class World:
         self.messages = messages
         self.published = False
         #: How often the hub was started again, and what has happened so far.
-        self.life = self.operations = 0
+        self.life = self.operations = self.audits = 0
         self.cuts = cuts(self.chance)
         #: Acknowledgements that the hub that runs knows of: by whom, of what; and how many are on the disk.
         self.known: list[tuple[str, int, int]] = []
@@ -86,7 +93,7 @@ class World:
         self.checker = Checker()
         self._hub: Running | None = None
         self._at: asyncio.Future[tuple[str, int]] = asyncio.get_running_loop().create_future()
-        (directory / "hub.toml").write_text(_CONFIG)
+        (directory / "hub.toml").write_text(CONFIG)
 
     # -- what happens ------------------------------------------------------------------------------------------------
 
@@ -144,9 +151,9 @@ class World:
         """A connection to the hub, as soon as there is one; it is cut when so much was sent, or received. ``once``:
         raises EOFError or ConnectionError if there is none."""
         while True:
-            address = await asyncio.shield(self._at)
+            address = await self.address()
             with contextlib.suppress(*(() if once else LOST)):
-                peer = await CutPeer.open(address)
+                peer = await self.peer.open(address)
                 assert isinstance(peer, CutPeer)
                 peer.up, peer.down = cut
                 if cut != (0, 0):
@@ -154,22 +161,35 @@ class World:
                 try:
                     answer = await peer.auth(name, **more)
                     assert answer.code == 0, answer
+                    self.reached_hub(address)
                     return peer
                 except LOST:
                     peer.abort()
+                    self.missed_hub(address)
                     if cut != (0, 0):
                         cut = next(self.cuts)
                     raise
             await asyncio.sleep(0)
 
+    async def address(self) -> tuple[str, int]:
+        """Where the next connection goes to."""
+        return await asyncio.shield(self._at)
+
+    def reached_hub(self, address: tuple[str, int]) -> None:
+        """The hub at this address has accepted a client."""
+
+    def missed_hub(self, address: tuple[str, int]) -> None:
+        """The hub at this address has not."""
+
 
 class Publisher:
-    """Publishes message after message, until all of them are acknowledged."""
+    """Publishes message after message, until all of them are acknowledged, or given up: a few are when the connection
+    is lost, so that what was delivered and is not stored stays so."""
 
     def __init__(self, world: World, number: int):
         self._world = world
         self._number = number
-        chance = random.Random(f"{world.seed}.{number}")
+        chance = self._chance = random.Random(f"{world.seed}.{number}")
         self._qos = [chance.choice((1, 2)) for _ in range(world.messages)]
         self._idents: dict[int, bytes] = {}
         self._numbers: dict[bytes, int] = {}
@@ -195,9 +215,14 @@ class Publisher:
             try:
                 await self._talk(peer, self._world.life)
             except LOST:
-                pass
+                self._give_up()
             finally:
                 peer.abort()
+
+    def _give_up(self) -> None:
+        for n, kind in list(self._unanswered.items()):
+            if kind == spec.PUBLISH and self._chance.random() < 0.1:
+                del self._unanswered[n]
 
     async def _talk(self, peer: Peer, life: int) -> None:
         self._known.clear()
@@ -443,22 +468,84 @@ async def _look(world: World, least: int, most: int | None = None) -> None:
 
 
 async def audit(world: World, topic: str) -> list[Event]:
-    """What was stored in a topic since the last audit. It ends with an empty message in every queue."""
-    peer = await world.login("")
+    """What was stored in a topic since the last audit. It ends with a mark in every queue.
+
+    Nothing is acknowledged before the end, so that an audit whose connection is lost begins anew.
+    """
+    while True:
+        peer = await world.login("")
+        try:
+            return await _audit(world, topic, peer)
+        except LOST:
+            continue
+        finally:
+            peer.abort()
+
+
+async def _audit(world: World, topic: str, peer: Peer) -> list[Event]:
     found: list[Event] = []
+    world.audits += 1
+    mark = b"mark %d" % world.audits
     for process in range(QUEUES):
-        await peer.send_message(topic, b"", ident=new_id(spec.PUBLISH, process))
-    peer.consume(await peer.subscribe(topic, group="audit"), 1000)
-    ends = 0
+        await peer.send_message(topic, mark, ident=new_id(spec.PUBLISH, process))
+    peer.consume(await peer.subscribe(topic, group="audit"), MUCH)
+    ends, idents = 0, []
     while ends < QUEUES:
         got = await peer.next()
-        peer.ack(got.id)
-        if not got.payload:
-            ends += 1
+        idents.append(got.id)
+        if got.payload.startswith(b"mark"):
+            ends += got.payload == mark
         elif topic == "t":
             found.append(("got", AUDIT, *message_of(got), 0))
         else:
             found.append(("willed", int(got.payload)))
+    for ident in idents:
+        peer.ack(ident)
     await peer.ping()
-    await peer.leave()
+    # The acknowledgements in front of it are on the disk when it is answered.
+    await peer.send_message("audited", b"")
     return found
+
+
+async def call(world: World) -> None:
+    """Make one remote procedure call after the other; a call whose connection is lost is not made again."""
+    chance = random.Random(f"{world.seed} caller")
+    k = 0
+    while True:
+        peer = await world.login("")
+        try:
+            for _ in range(chance.randrange(1, 100)):
+                k += 1
+                world.see("called", k)
+                values = (b"echo", (), b"", b"", b"%d" % k)
+                got = await peer.answer_or_response(peer.send(spec.CONSUME, values, spec.ONCE))
+                if got.kind == spec.CONSUMERESP:
+                    world.see("answered", k, int(got.payload))
+                else:
+                    assert got.code in _NO_RESULT, got
+                await later(world, 40)
+        except LOST:
+            pass
+        finally:
+            peer.abort()
+
+
+async def respond(world: World, number: int) -> None:
+    """Answer remote procedure calls, and die now and then before the answer."""
+    chance = random.Random(f"{world.seed} responder {number}")
+    while True:
+        peer = await world.login("")
+        try:
+            await peer.subscribe("$rpc/echo")
+            left = chance.randrange(1, 50)
+            while left > 0:
+                got = await peer.next()
+                if got.kind == spec.PUBLISH:
+                    world.see("made", int(got.payload))
+                    left -= 1
+                    if left:
+                        peer.publish("$rpc/reply", got.id + got.payload)
+        except LOST:
+            pass
+        finally:
+            peer.abort()

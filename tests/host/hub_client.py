@@ -85,6 +85,9 @@ def parse(data: bytes) -> tuple[Got, int] | None:
 class Peer:
     """A client. ``ask`` sends a frame and waits for its answer; what comes otherwise is in ``got``."""
 
+    #: Seconds that it waits for bytes.
+    patience: float = SECONDS
+
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter):
         self._reader = reader
         self._writer = writer
@@ -179,7 +182,7 @@ class Peer:
 
     async def receive(self) -> bytes:
         """The bytes that come next. Raises EOFError."""
-        data = await asyncio.wait_for(self._reader.read(1 << 16), SECONDS)
+        data = await asyncio.wait_for(self._reader.read(1 << 16), self.patience)
         if not data:
             raise EOFError
         return data

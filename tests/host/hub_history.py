@@ -15,15 +15,27 @@ import json
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from pathlib import Path
 
 from headwater.fmq import spec
 from tests.host.command import HEADWATER
 from tests.host.history import AUDIT, GROUP, SESSION, Event
-from tests.host.history_actors import QUEUES, Publisher, World, audit, consume, die, listen, retain, subscribe
+from tests.host.history_actors import (
+    QUEUES,
+    Publisher,
+    World,
+    audit,
+    call,
+    consume,
+    die,
+    listen,
+    respond,
+    retain,
+    subscribe,
+)
 
-PUBLISHERS, CONSUMERS = 4, 3
+PUBLISHERS, CONSUMERS, RESPONDERS = 4, 3, 2
 #: A message is published, acknowledged, and got by the group, a session, a listener and the audit.
 _PER_MESSAGE = 6
 #: Seconds in which something happens, or nothing does any more.
@@ -46,9 +58,12 @@ class _EnoughError(Exception):
     pass
 
 
-async def _run(world: World, between: int, patience: float, *, until_wrong: bool) -> None:
+async def play(
+    world: World, disturb: Callable[[], Awaitable[None]], patience: float, *, until_wrong: bool = False
+) -> None:
+    """Run the clients of a world, and what disturbs them, until everything is published and audited."""
     checker = world.checker
-    tasks: list[asyncio.Task[None]] = []
+    tasks: list[asyncio.Future[None]] = []
     try:
         await world.start()
         peer = await world.login("")
@@ -60,9 +75,10 @@ async def _run(world: World, between: int, patience: float, *, until_wrong: bool
         await (await world.login("subscriber", clean=False)).subscribe("t")
         publishers = [asyncio.create_task(Publisher(world, n).run()) for n in range(PUBLISHERS)]
         others = [asyncio.create_task(consume(world, n)) for n in range(CONSUMERS)]
-        others += [asyncio.create_task(one(world)) for one in (subscribe, listen)]
+        others += [asyncio.create_task(respond(world, n)) for n in range(RESPONDERS)]
+        others += [asyncio.create_task(one(world)) for one in (subscribe, listen, call)]
         busy = [asyncio.create_task(one(world)) for one in (die, retain)]
-        killer = asyncio.create_task(_kill(world, between))
+        killer = asyncio.ensure_future(disturb())
         tasks = [*publishers, *others, *busy, killer]
 
         async def until(true: Callable[[], bool]) -> None:
@@ -92,7 +108,7 @@ async def _run(world: World, between: int, patience: float, *, until_wrong: bool
         world.abandon()
 
 
-async def _cancel(tasks: "list[asyncio.Task[None]]") -> None:
+async def _cancel(tasks: "Sequence[asyncio.Future[None]]") -> None:
     """End tasks; once may not be enough: before Python 3.12, wait_for may miss it when a frame comes just then."""
     left = {task for task in tasks if not task.done()}
     while left:
@@ -102,7 +118,7 @@ async def _cancel(tasks: "list[asyncio.Task[None]]") -> None:
 
 
 async def _until(
-    true: Callable[[], bool], tasks: "list[asyncio.Task[None]]", world: World, patience: float
+    true: Callable[[], bool], tasks: "Sequence[asyncio.Future[None]]", world: World, patience: float
 ) -> None:
     """Wait, as long as something happens. Raises what a task raised."""
     moved, operations = time.monotonic(), -1
@@ -131,7 +147,7 @@ def run(
     async def main() -> World:
         messages = max(1, operations // _PER_MESSAGE // PUBLISHERS)
         world = World(directory, seed, messages, command)
-        await _run(world, between, patience, until_wrong=until_wrong)
+        await play(world, lambda: _kill(world, between), patience, until_wrong=until_wrong)
         return world
 
     return asyncio.run(main())

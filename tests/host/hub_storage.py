@@ -2,11 +2,22 @@
 
 import asyncio
 import contextlib
+import sqlite3
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from headwater_host.hub.storage import Limits, Message, Store
+from headwater_host.hub.storage.file import File
+from headwater_host.hub.storage.sqlite import SqliteEngine
+
+#: A file, or a database's URL.
+Place = str | Path
+
+#: Runs the tests of a module with each engine. They use the fixture ``place``, or ``store``.
+BOTH_ENGINES = pytest.mark.parametrize("place", ["sqlite", "postgresql"], indirect=True)
 
 SECOND = 1_000_000_000
 #: A time, for tests that do not care which.
@@ -21,9 +32,9 @@ async def synced(store: Store) -> None:
 
 
 @contextlib.asynccontextmanager
-async def store_at(path: Path, limits: Limits | None = None) -> AsyncIterator[Store]:
-    """The store in a file, which is closed at the end."""
-    store = Store.open(path, limits)
+async def store_at(place: Place, limits: Limits | None = None) -> AsyncIterator[Store]:
+    """The store at a place, which is closed at the end."""
+    store = Store.open(place, limits)
     try:
         yield store
     finally:
@@ -49,3 +60,22 @@ def taken(store: Store, group: str = "g", topic: str = "t", queue: int = 0, limi
 
 def queue_ids(store: Store, topic: str = "t", queue: int = 0) -> list[bytes]:
     return ids(store.read(topic, queue, 0, 1000))
+
+
+def file_of(store: Store) -> File:
+    """The file of a store in SQLite."""
+    assert isinstance(store._engine, SqliteEngine)
+    return store._engine.file
+
+
+def writing(store: Store) -> sqlite3.Connection:
+    """The connection that writes the file."""
+    return file_of(store).writer
+
+
+def rows_in(store: Store, table: str) -> int:
+    """The number of a table's rows on the disk."""
+    with store._engine.snapshot():
+        if table == "messages":
+            return sum(map(len, store._engine.index()))
+        return len(store._engine.leaving() if table == "leaving" else list(store._engine.rows(table)))

@@ -9,7 +9,8 @@ from tests.host.command import quick_bench
 from tools import toolchain
 from tools.bench import hub, report
 from tools.bench.hubs import load, servers
-from tools.bench.hubs.wires import Fmq, Subscriber, Wire, WireError
+from tools.bench.hubs.wires import Fmq, Mqtt, Subscriber, Wire, WireError, _RedisWaitingPublisher
+from tools.rabbitmq import RabbitMqCluster
 
 
 @pytest.fixture(scope="module")
@@ -80,3 +81,45 @@ def test_what_does_not_come_once_and_in_order_fails(change: Callable[[bytes], by
         assert run(Fmq(broker.port, 1, "right")).count == 40
         with pytest.raises(WireError, match="not in their order"):
             run(Changed(broker.port, 1, "wrong"))
+
+
+@pytest.mark.needs_rabbitmq
+def test_quorum_queues_have_a_member_on_each_of_three_nodes(tmp_path: Path) -> None:
+    with RabbitMqCluster(tmp_path) as cluster:
+        wire = Mqtt(cluster.port, 1, "quorum")
+        assert load.paced(wire, 1000.0, 40).count == 40
+        queues = cluster.control(cluster, "-q", "list_queues", "type", "members").splitlines()[1:]
+        assert len(queues) == load.PUBLISHERS
+        for queue in queues:
+            kind, members = queue.split("\t")
+            assert (kind, members.count("@localhost")) == ("quorum", 3)
+        assert len(cluster.pids) == 3
+    assert cluster.pids == []
+
+
+ID = b"$15\r\n1700000000000-0\r\n"
+
+
+@pytest.mark.parametrize("size", [1, 2, 7, 1000])
+def test_a_message_is_done_when_the_replica_has_it(size: int) -> None:
+    publisher = _RedisWaitingPublisher.__new__(_RedisWaitingPublisher)
+    publisher._answered = publisher._waiting = 0
+    done, rest, asked = 0, b"", 0
+
+    def feed(data: bytes) -> None:
+        nonlocal done, rest, asked
+        for at in range(0, len(data), size):
+            more, answer, rest = publisher.take(rest + data[at : at + size])
+            done += more
+            asked += bool(answer)
+
+    feed(ID)
+    assert (done, asked) == (0, 1)
+    # Answers to messages that were sent before the WAIT come first.
+    feed(ID + ID)
+    feed(b":1\r\n")
+    assert (done, asked) == (1, 2)
+    feed(b":1\r\n" + ID)
+    assert (done, asked, rest) == (3, 3, b"")
+    with pytest.raises(WireError, match="WAIT"):
+        feed(b":0\r\n")

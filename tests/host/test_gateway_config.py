@@ -1,10 +1,15 @@
 """The gateway's configuration: every key is checked, and an error says where it is."""
 
+import json
 import re
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from headwater_host.capture import verify
+from headwater_host.capture.readers import save_reader
+from headwater_host.capture.retention import Limits
 from headwater_host.client.route import Tls
 from headwater_host.gateway.config import (
     BrokerConfig,
@@ -21,8 +26,11 @@ from headwater_host.gateway.config import (
 from headwater_host.hub.config import HubConfig, Listener
 from headwater_host.settings import ConfigError
 from tests.certificates import make
+from tests.host.capture_logs import segments, write_log
 from tests.host.command import ended, headwater, running
 from tests.rows import each_row
+from tests.waiting import wait_until
+from tools.broker import HOST, Mosquitto
 from tools.toolchain import ROOT
 
 WHOLE = """\
@@ -171,6 +179,70 @@ def test_all_mistakes_are_told_at_once(tmp_path: Path) -> None:
     assert [line.partition(": ")[0].rpartition(" ")[2] for line in said] == ["1", "2", "3", "4", "5"]
     keys = "capture, stats, stats_seconds, syncs_per_second, sync_credit, group_readable, serial, broker, fmq, hub, mq"
     assert said[0].endswith(f"there is no key 'captrue'; there are {keys}")
+
+
+def test_the_table_of_the_log(tmp_path: Path) -> None:
+    path = tmp_path / "gateway.toml"
+    path.write_text(
+        '[capture]\ndirectory = "log"\nmax_age = "90 d"\nmax_bytes = "20 GiB"\nsegment_age = 60\n'
+    )
+    config = load(path)
+    assert (config.capture, config.retention) == (Path("log"), Limits(90 * 86400.0, 20 << 30, "keep"))
+    assert (config.segment_bytes, config.segment_age) == (64 << 20, 60.0)
+    assert load(path, Path("other")).capture == Path("other")
+    path.write_text('capture = "log"\n')
+    assert not load(path).retention
+    for wrong, says in [
+        ("max_age = 0", "line 3: 'max_age' in [capture] is a number of seconds above 0, or text such as"),
+        ('max_age = "90 years"', "'max_age' in [capture] is a number of seconds above 0, or text such as"),
+        ('max_bytes = "20 GB"', "line 3: 'max_bytes' in [capture] is a number of bytes"),
+        ("max_bytes = true", "'max_bytes' in [capture] is a number of bytes"),
+        ('unread = "drop"', "line 3: 'unread' in [capture] is \"keep\" or \"remove\", not 'drop'"),
+        ("size = 5", "line 3: there is no key 'size' in [capture]; there are directory, segment_bytes"),
+    ]:
+        path.write_text(f'[capture]\ndirectory = "log"\n{wrong}\n')
+        with pytest.raises(ConfigError, match=re.escape(says)):
+            load(path)
+    path.write_text("[capture]\nmax_age = 5\n")
+    with pytest.raises(ConfigError, match="'capture' is missing: a directory"):
+        load(path)
+
+
+@pytest.mark.needs_mosquitto
+def test_a_gateway_keeps_its_log_within_its_limits(
+    tmp_path: Path, mosquitto: Callable[..., Mosquitto]
+) -> None:
+    broker = mosquitto()
+    log = tmp_path / "log"
+    write_log(log, [2], [3], [1], [4])
+    before = segments(log)
+    limit = before[2].stat().st_size + before[3].stat().st_size
+    path = tmp_path / "gateway.toml"
+    path.write_text(
+        f'stats = "{tmp_path}/stats.json"\n[capture]\ndirectory = "{log}"\nmax_bytes = {limit}\n'
+        f'[[broker]]\nhost = "{HOST}"\nport = {broker.port}\ntopics = ["edge/#"]\n'
+    )
+    save_reader(log, "tables", 1)
+    with running("gateway", "--config", path, directory=tmp_path) as command:
+        command.wait_for("removed 1 old segments")
+        command.wait_for("exceeds its limits, because the reader tables has not taken the oldest segments")
+        assert command.end() == 0
+    assert segments(log)[:3] == before[1:]
+    save_reader(log, "tables", 4)
+    with running("gateway", "--config", path, directory=tmp_path) as command:
+        command.wait_for("removed 1 old segments")
+        wait_until(lambda: retention(tmp_path)["removed_segments"] == 1, "the statistics tell")
+        assert command.end() == 0
+    assert segments(log)[:2] == before[2:]
+    assert verify(log).problems == []
+
+
+def retention(folder: Path) -> dict[str, int]:
+    try:
+        found: dict[str, int] = json.loads((folder / "stats.json").read_text())["retention"]
+    except (FileNotFoundError, KeyError):
+        return {"removed_segments": -1}
+    return found
 
 
 def test_the_version_of_mqtt(tmp_path: Path) -> None:

@@ -29,6 +29,7 @@ from tests.host.clocks import loop_clock_stands
 from tests.host.command import Running, headwater, running
 from tests.host.gateway_peers import gateway, running_gateway
 from tests.host.hub_client import Got, Peer, abort_clients, config, new_id, until
+from tests.host.hub_storage import writing
 from tests.host.recording import Disk, recording
 
 
@@ -212,15 +213,14 @@ async def test_no_answer_before_the_hub_has_it(tmp_path: Path, monkeypatch: pyte
         store = source.hub.broker.store
         peer = await Peer.login(source.hub)
         await peer.send_message("t", b"first", 1)
-        assert store._file.writer is not None
-        store._file.writer.execute("PRAGMA max_page_count = 1")
+        writing(store).execute("PRAGMA max_page_count = 1")
         sent = [peer.publish("t", bytes(5000), 1 + n % 2) for n in range(10)]
         await until(lambda: store.error and recorder.durable == 11)
         source.check_storage()
         assert (source.state, source.status()["storage"]["error"]) == ("failing", "database or disk is full")
         await peer.ping()
         assert peer.got == []
-        store._file.writer.execute("PRAGMA max_page_count = 1000000")
+        writing(store).execute("PRAGMA max_page_count = 1000000")
         assert [(await peer.next()).id for _ in sent] == sent
         source.check_storage()
         assert (source.state, source.status()["storage"]["error"]) == ("listening", None)

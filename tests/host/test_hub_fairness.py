@@ -17,8 +17,9 @@ from headwater_host.hub.service import Hub
 from headwater_host.hub.storage import Limits, Store, removal, writer
 from headwater_host.hub.storage import store as storage
 from headwater_host.hub.storage.positions import Positions
+from headwater_host.hub.storage.sqlite import SqliteEngine
 from tests.host.hub_client import Peer, new_id, until
-from tests.host.hub_storage import ident, put, queue_ids, store_at, synced
+from tests.host.hub_storage import ident, put, queue_ids, rows_in, store_at, synced
 
 
 def counted(
@@ -75,7 +76,7 @@ def burst(topic: str, count: int, process: int, size: int = 4, qos: int = 1) -> 
 async def test_a_burst_is_taken_in_turns_and_in_small_transactions(
     hub: Hub, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    written = counted(monkeypatch, writer.Batch, "write", lambda batch, _: len(batch.stored))
+    written = counted(monkeypatch, SqliteEngine, "write", lambda _, written: len(written.messages))
     taken = counted(monkeypatch, Connection, "_dispatch", lambda *_: 1)
     turns = added(monkeypatch, Connection, "_parse", taken)
     sender, other = await Peer.login(hub), await Peer.login(hub)
@@ -132,7 +133,10 @@ async def test_large_messages_share_a_transaction_by_their_size(
     hub: Hub, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     written = counted(
-        monkeypatch, writer.Batch, "write", lambda batch, _: sum(len(one.payload) for one in batch.stored)
+        monkeypatch,
+        SqliteEngine,
+        "write",
+        lambda _, written: sum(len(one.payload) for one in written.messages),
     )
     sender = await Peer.login(hub)
     sender.raw(burst("t", 60, sender.process, 100_000))
@@ -144,7 +148,7 @@ async def test_large_messages_share_a_transaction_by_their_size(
 async def test_messages_are_removed_bit_by_bit(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     """By UNREGISTER, by the acknowledgement that all others waited for, and by age."""
     monkeypatch.setattr(removal, "SWEPT", 50)
-    gone = counted(monkeypatch, writer.Batch, "write", lambda batch, _: len(batch.gone))
+    gone = counted(monkeypatch, SqliteEngine, "write", lambda _, written: len(written.gone))
     store.register("t")
     store.attach("g", "t")
     for what in ("unregister", "acknowledge", "detach", "age"):
@@ -208,7 +212,7 @@ async def test_ids_and_changes_are_forgotten_bit_by_bit(
 
 
 def rows(store: Store) -> int:
-    return int(store._reader.execute("SELECT count(*) FROM messages").fetchone()[0])
+    return rows_in(store, "messages")
 
 
 async def test_what_was_still_to_be_removed_is_removed_by_the_next_hub(
@@ -237,7 +241,7 @@ async def test_what_was_still_to_be_removed_is_removed_by_the_next_hub(
         assert kinds.count("message") == store.topics["u"].count
         store.trim(1)
         await until(lambda: rows(store) == 0)
-        assert store._reader.execute("SELECT count(*) FROM leaving").fetchone() == (0,)
+        assert rows_in(store, "leaving") == 0
         assert not store.topics["u"].count
 
 

@@ -15,6 +15,7 @@ from headwater_host.hub.service import Hub
 from headwater_host.hub.storage import writer
 from tests.host.command import running
 from tests.host.hub_client import Got, Peer, until
+from tests.host.hub_storage import writing
 from tests.host.test_hub_commands import listening
 
 WHY = "the hub cannot store anything: database or disk is full"
@@ -22,9 +23,7 @@ WHY = "the hub cannot store anything: database or disk is full"
 
 def pages(hub: Hub, limit: int) -> None:
     """The file cannot grow beyond this."""
-    db = hub.broker.store._file.writer
-    assert db is not None
-    db.execute(f"PRAGMA max_page_count = {limit}")
+    writing(hub.broker.store).execute(f"PRAGMA max_page_count = {limit}")
 
 
 def reason(got: Got) -> tuple[str, int, str]:

@@ -25,6 +25,7 @@ def test_nothing_acknowledged_is_lost_doubled_or_reordered(tmp_path: Path, seed:
     assert count["done"] > 100, "hardly anything was known to be on the disk"
     assert count["willed"] >= 3
     assert count["retained"] >= 3
+    assert count["answered"] >= 3
     assert check(world.events) == []
 
 
@@ -57,13 +58,15 @@ END: list[Event] = [("end", "group", "session", "audit")]
     [
         [*GOOD, *END],
         # What was not acknowledged may be lost, or come again.
-        [*SENT, *got("group", 0, 1, 0, 3), *END],
+        [*SENT, *got("group", 0, 1, 0, 3), *got("audit", 0, 1, 3), *END],
         [*SENT, *got("session", 0, 1, 1, qos=1)],
         [*GOOD, ("will", 1, "asked"), ("will", 2, "kept"), ("will", 3, "leaving"), *END],
         [("will", 1, "asked"), ("willed", 1)],
         [("will", 1, "kept"), ("will", 1, "lost"), ("willed", 1), *END],
         [("will", 1, "kept"), ("will", 1, "left"), *END],
         [("retained", -1, -1, None), ("retained", 2, 3, 3), ("retained", 3, 4, None)],
+        [*SENT, ("pushed", 1, 0, 0), ("pushed", 1, 0, 2), *got("audit", 0, 2), *END],
+        [("called", 1), ("made", 1), ("answered", 1, 1), ("called", 2), ("made", 2), ("called", 3)],
         [("pushed", 1, 0, 5), ("pushed", 1, 0, 6), ("pushed", 2, 0, 6), ("pushed", 2, 1, 0), ("killed",)],
     ],
 )
@@ -74,7 +77,7 @@ def test_what_may_be(events: list[Event]) -> None:
 @each_row(
     "events,kinds",
     [
-        ([*SENT, *ACKED, *got("group", 0, 1, 2, 3), *END], ["lost"] * 8),
+        ([*SENT, *ACKED, *got("audit", 0, 1, 2, 3), *END], ["lost"] * 8),
         ([*GOOD, ("sent", 0, 4), ("acked", 0, 4), ("end", "group")], ["lost"]),
         ([*GOOD, *got("audit", 2)], ["doubled"]),
         ([*GOOD, ("done", "group", 0, 1), *got("group", 0, 1)], ["doubled"]),
@@ -83,7 +86,15 @@ def test_what_may_be(events: list[Event]) -> None:
         ([*SENT, *got("group", 1, 0)], ["reordered"]),
         ([*SENT, *got("audit", 0, 2, 3, 1)], ["reordered"]),
         (got("group", 0), ["invented"]),
-        ([("pushed", 1, 0, 5), ("pushed", 1, 0, 7)], ["lost"]),
+        ([*SENT, *got("group", 0), *END], ["undone"]),
+        ([*SENT, ("pushed", 1, 0, 1), *END], ["undone"]),
+        ([("made", 1)], ["invented"]),
+        ([("called", 1), ("made", 1), ("made", 1)], ["doubled"]),
+        ([("called", 1), ("answered", 1, 1)], ["invented"]),
+        ([("called", 1), ("made", 1), ("answered", 1, 1), ("answered", 1, 1)], ["doubled"]),
+        ([("called", 1), ("called", 2), ("made", 1), ("made", 2), ("answered", 1, 2)], ["invented"]),
+        ([("acked", 0, 6), ("pushed", 1, 0, 5), ("pushed", 1, 0, 7)], ["lost"]),
+        ([*SENT, ("pushed", 1, 0, 0), ("pushed", 1, 0, 2), *got("audit", 0, 1, 2), *END], ["lost"]),
         ([("pushed", 1, 0, 5), ("pushed", 1, 0, 5)], ["doubled"]),
         ([("will", 1, "kept"), ("will", 1, "lost"), *END], ["lost"]),
         ([("will", 1, "lost"), ("willed", 1), ("willed", 1)], ["doubled"]),

@@ -15,6 +15,7 @@ from headwater_host.hub.access import ANY, Rule
 from headwater_host.hub.service import Hub
 from headwater_host.hub.users import hashed
 from tests.host.hub_client import ClientLimits, Peer, config, hub_of, new_id, until
+from tests.host.hub_storage import writing
 from tests.rows import each_row
 
 USERS = {"ann": hashed(b"secret", ln=4), "bob": hashed(b"other", ln=4)}
@@ -215,7 +216,7 @@ async def test_an_answer_waits_for_the_disk(hub: Hub) -> None:
         assert hub.broker.store.durable >= max(m.seq for m in hub.broker.store.read("t", 0, 0, 9))
     # While the disk takes nothing, nothing is answered.
     commits = hub.broker.store.commits
-    db = hub.broker.store._writer._db
+    db = writing(hub.broker.store)
     db.execute("PRAGMA query_only = ON")
     late = peer.publish("t", b"late", 1)
     await peer.ping()

@@ -1,20 +1,32 @@
 """The hub's storage: what each call does, at once, after a commit, and after the file is opened again."""
 
 import asyncio
-from pathlib import Path
 
 import pytest
 
 from headwater_host.hub.errors import RefusedError, StorageError
 from headwater_host.hub.storage import Limits, Message, Store, Subscription, backlog, statistics
 from headwater_host.hub.storage.records import HELD
-from tests.host.hub_storage import NOW, SECOND, ident, put, queue_ids, store_at, synced, taken
+from tests.host.hub_storage import (
+    BOTH_ENGINES,
+    NOW,
+    SECOND,
+    Place,
+    ident,
+    put,
+    queue_ids,
+    store_at,
+    synced,
+    taken,
+)
+
+pytestmark = BOTH_ENGINES
 
 # -- topics ------------------------------------------------------------------------------------------------------------
 
 
-async def test_a_topic_is_registered_and_grows_but_never_shrinks(tmp_path: Path) -> None:
-    async with store_at(tmp_path / "hub.db") as store:
+async def test_a_topic_is_registered_and_grows_but_never_shrinks(place: Place) -> None:
+    async with store_at(place) as store:
         assert store.register("t", 2)
         assert not store.register("t", 2)
         assert store.register("t", 5)
@@ -26,12 +38,12 @@ async def test_a_topic_is_registered_and_grows_but_never_shrinks(tmp_path: Path)
                 store.register("t", bad)
         with pytest.raises(RefusedError):
             store.register("a/+")
-    async with store_at(tmp_path / "hub.db") as store:
+    async with store_at(place) as store:
         assert len(store.topics["t"].queues) == 5
 
 
-async def test_topics_are_bounded(tmp_path: Path) -> None:
-    async with store_at(tmp_path / "hub.db", Limits(topics=2)) as store:
+async def test_topics_are_bounded(place: Place) -> None:
+    async with store_at(place, Limits(topics=2)) as store:
         store.register("a")
         store.register("b")
         with pytest.raises(RefusedError, match="2 topics") as caught:
@@ -40,11 +52,11 @@ async def test_topics_are_bounded(tmp_path: Path) -> None:
         assert list(store.names.match("#")) == ["a", "b"]
         store.unregister("a")
         store.register("c")
-    async with store_at(tmp_path / "hub.db", Limits(topics=1)) as store:
+    async with store_at(place, Limits(topics=1)) as store:
         assert sorted(store.names.match("+")) == ["b", "c"]
 
 
-async def test_queues_and_the_places_of_groups_are_bounded(tmp_path: Path) -> None:
+async def test_queues_and_the_places_of_groups_are_bounded(place: Place) -> None:
     def full(store: Store) -> None:
         """There is room for one more queue, and for three more places, and no more than that."""
         with pytest.raises(RefusedError, match="there are 5 queues already") as caught:
@@ -61,7 +73,7 @@ async def test_queues_and_the_places_of_groups_are_bounded(tmp_path: Path) -> No
         store.detach("h", "a")
 
     limits = Limits(all_queues=6, places=6)
-    async with store_at(tmp_path / "hub.db", limits) as store:
+    async with store_at(place, limits) as store:
         store.register("a", 1)
         store.attach("g", "a")
         store.register("a", 3)
@@ -70,12 +82,12 @@ async def test_queues_and_the_places_of_groups_are_bounded(tmp_path: Path) -> No
         store.attach("g", "c")
         store.unregister("c")
         full(store)
-    async with store_at(tmp_path / "hub.db", limits) as store:
+    async with store_at(place, limits) as store:
         full(store)
 
 
-async def test_an_unregistered_topic_is_gone_with_all_that_is_in_it(tmp_path: Path) -> None:
-    async with store_at(tmp_path / "hub.db") as store:
+async def test_an_unregistered_topic_is_gone_with_all_that_is_in_it(place: Place) -> None:
+    async with store_at(place) as store:
         store.register("t", 2)
         store.attach("g", "t")
         put(store, "t", 1, b"x", retain=True)
@@ -91,7 +103,7 @@ async def test_an_unregistered_topic_is_gone_with_all_that_is_in_it(tmp_path: Pa
         put(store, "t", 4, b"z")
         assert not store.take("g", "t", 0, 10)
         assert not store.ack("g", "t", 0, 1)
-    async with store_at(tmp_path / "hub.db") as store:
+    async with store_at(place) as store:
         assert queue_ids(store) == [ident(4)]
         assert not store.topics["t"].groups
         assert not store.retained
@@ -160,8 +172,8 @@ async def test_a_call_back_that_fails_stops_nobody(store: Store) -> None:
     assert [type(one) for one in said] == [ZeroDivisionError]
 
 
-async def test_an_id_is_stored_once_even_when_its_message_is_gone(tmp_path: Path) -> None:
-    async with store_at(tmp_path / "hub.db") as store:
+async def test_an_id_is_stored_once_even_when_its_message_is_gone(place: Place) -> None:
+    async with store_at(place) as store:
         store.register("t")
         store.attach("g", "t")
         assert put(store, "t", 1)
@@ -172,19 +184,19 @@ async def test_an_id_is_stored_once_even_when_its_message_is_gone(tmp_path: Path
         await synced(store)
         assert not store.topics["t"].count
         assert store.duplicates == 1
-    async with store_at(tmp_path / "hub.db") as store:
+    async with store_at(place) as store:
         assert not put(store, "t", 1)
         assert put(store, "t", 2)
 
 
-async def test_the_window_of_ids(tmp_path: Path) -> None:
+async def test_the_window_of_ids(place: Place) -> None:
     limits = Limits(ids=3, ids_age=100)
-    async with store_at(tmp_path / "hub.db", limits) as store:
+    async with store_at(place, limits) as store:
         store.register("t")
         for n in range(4):
             put(store, "t", n)
         await synced(store)
-    async with store_at(tmp_path / "hub.db", limits) as store:
+    async with store_at(place, limits) as store:
         assert put(store, "t", 0)  # forgotten as the fourth came; now 1 is
         assert not put(store, "t", 2)
         assert put(store, "t", 1)
@@ -193,14 +205,14 @@ async def test_the_window_of_ids(tmp_path: Path) -> None:
         await synced(store)
         store.trim(NOW + 101 * SECOND)
         await synced(store)
-    async with store_at(tmp_path / "hub.db", limits) as store:
+    async with store_at(place, limits) as store:
         assert not put(store, "t", 9)
         assert put(store, "t", 1)
 
 
-async def test_retained_messages(tmp_path: Path) -> None:
+async def test_retained_messages(place: Place) -> None:
     limits = Limits(retained=2 * HELD + 115)
-    async with store_at(tmp_path / "hub.db", limits) as store:
+    async with store_at(place, limits) as store:
         for name in ("a", "b", "c"):
             store.register(name)
         put(store, "a", 1, b"old", retain=True)
@@ -212,16 +224,16 @@ async def test_retained_messages(tmp_path: Path) -> None:
             put(store, "c", 6, b"x" * 110, retain=True)
         put(store, "a", 7, b"y" * 100, retain=True)
         put(store, "a", 8, b"newest", retain=True)
-    async with store_at(tmp_path / "hub.db", limits) as store:
+    async with store_at(place, limits) as store:
         assert {name: message.payload for name, message in store.retained.items()} == {"a": b"newest"}
         put(store, "c", 9, b"x" * 100, retain=True)
         put(store, "a", 10, b"", retain=True)
-    async with store_at(tmp_path / "hub.db", limits) as store:
+    async with store_at(place, limits) as store:
         assert list(store.retained) == ["c"]
 
 
-async def test_what_is_not_in_memory_is_read(tmp_path: Path) -> None:
-    async with store_at(tmp_path / "hub.db", Limits(cache=500)) as store:
+async def test_what_is_not_in_memory_is_read(place: Place) -> None:
+    async with store_at(place, Limits(cache=500)) as store:
         store.register("t")
         for n in range(50):
             put(store, "t", n, bytes([n]) * 10, tags=("x",) if n % 2 else ())
@@ -231,30 +243,30 @@ async def test_what_is_not_in_memory_is_read(tmp_path: Path) -> None:
         assert [message.payload[0] for message in store.read("t", 0, 0, 100)] == list(range(50))
         middle = store.read("t", 0, 0, 100)[20].seq
         assert [message.payload[0] for message in store.read("t", 0, middle, 3)] == [21, 22, 23]
-    async with store_at(tmp_path / "hub.db") as store:
+    async with store_at(place) as store:
         assert [message.tags for message in store.read("t", 0, 0, 2)] == [(), ("x",)]
 
 
 # -- sessions ----------------------------------------------------------------------------------------------------------
 
 
-async def test_process_numbers_are_never_given_twice(tmp_path: Path) -> None:
-    async with store_at(tmp_path / "hub.db") as store:
+async def test_process_numbers_are_never_given_twice(place: Place) -> None:
+    async with store_at(place) as store:
         sessions = store.sessions
         assert [sessions.process(name) for name in ("a", "b", "a", "", "", "c")] == [1, 2, 1, 3, 4, 5]
         sessions.forget("c")
         sessions.forget("nobody")
-    async with store_at(tmp_path / "hub.db") as store:
+    async with store_at(place) as store:
         assert store.sessions.clients == {"a": 1, "b": 2}
         assert [store.sessions.process(name) for name in ("c", "b", "")] == [6, 2, 7]
-    async with store_at(tmp_path / "hub.db") as store:
+    async with store_at(place) as store:
         assert store.sessions.process("d") == 8
 
 
-async def test_sessions_come_back(tmp_path: Path) -> None:
+async def test_sessions_come_back(place: Place) -> None:
     about = {"user": "é", "will": {"topic": "t", "payload": "AA=="}, "expiry": 1.5}
     one, two = Subscription(1, "a/+", ("x", "y"), "b == 1", "g"), Subscription(2, "c")
-    async with store_at(tmp_path / "hub.db") as store:
+    async with store_at(place) as store:
         sessions = store.sessions
         sessions.save("a", {})
         for subscription in (one, two, Subscription(3, "d")):
@@ -275,7 +287,7 @@ async def test_sessions_come_back(tmp_path: Path) -> None:
         sessions.hold("b", "received", ident(1))
         sessions.end("b")
         sessions.end("nobody")
-    async with store_at(tmp_path / "hub.db") as store:
+    async with store_at(place) as store:
         (session,) = store.sessions.all()
         assert session is store.sessions.get("a")
         assert session.client == "a"
@@ -285,7 +297,7 @@ async def test_sessions_come_back(tmp_path: Path) -> None:
         assert set(session.released) == {ident(9)}
         store.sessions.save("b", {})
         assert len(store.sessions) == 2
-    async with store_at(tmp_path / "hub.db") as store:
+    async with store_at(place) as store:
         again = store.sessions.get("b")
         assert again is not None
         assert not again.subscriptions
@@ -333,7 +345,7 @@ async def test_every_change_has_a_sequence_number_and_can_be_followed(store: Sto
         "register", "counter", "client", "seen", "message", "message", "position", "position", "trim"
     ]  # fmt: skip
     assert changes[0].values == (1, "t", 1)
-    assert changes[3].values == (ident(0),)
+    assert changes[3].values == (ident(0), NOW)
     assert changes[4].values[0].payload == b"x"
     assert changes[7].values == ("g", 1, 0, seqs[0])
     assert changes[8].values == (1, 0, seqs[0])
@@ -345,14 +357,14 @@ async def test_every_change_has_a_sequence_number_and_can_be_followed(store: Sto
         assert followed == changes
 
 
-async def test_changes_are_kept_for_a_while(tmp_path: Path) -> None:
-    async with store_at(tmp_path / "hub.db", Limits(changes=10)) as store:
+async def test_changes_are_kept_for_a_while(place: Place) -> None:
+    async with store_at(place, Limits(changes=10)) as store:
         for n in range(1, 30):
             store.sessions.process(f"client {n}")
         await synced(store)
         store.trim(NOW)
         await synced(store)
-    async with store_at(tmp_path / "hub.db", Limits(changes=10)) as store:
+    async with store_at(place, Limits(changes=10)) as store:
         assert store.seq == 59
         with pytest.raises(StorageError, match="up to 48 are not kept any more"):
             store.changes(47, 10)

@@ -12,7 +12,7 @@ import pytest
 from headwater_host.hub.errors import StorageError
 from headwater_host.hub.storage import Store, Subscription, statistics, writer
 from tests.host.command import environment
-from tests.host.hub_storage import NOW, ident, ids, put, store_at, synced, taken
+from tests.host.hub_storage import NOW, ident, ids, put, rows_in, store_at, synced, taken, writing
 from tests.host.sql import execute
 from tests.rows import each_row
 from tests.waiting import until
@@ -68,8 +68,8 @@ async def test_a_file_belongs_to_one_hub(copy: Path) -> None:
         (lambda data: data[: len(data) // 2] + b"\xff" * 3000 + data[len(data) // 2 + 3000 :], "is damaged"),
         ("PRAGMA application_id = 1", "an SQLite file, but not a hub's storage"),
         ("PRAGMA application_id = 0", "an SQLite file, but not a hub's storage"),
-        ("PRAGMA user_version = 1", "is of version 1; this program knows versions up to 3"),
-        ("PRAGMA user_version = 4", "is of version 4; this program knows versions up to 3"),
+        ("PRAGMA user_version = 1", "is of version 1; this program knows versions up to 4"),
+        ("PRAGMA user_version = 5", "is of version 5; this program knows versions up to 4"),
         ("DROP TABLE seen", r"is damaged \(no such table: seen\)"),
         ("UPDATE seen SET ids = zeroblob(8)", "remembered ids are not what was written"),
         ("UPDATE seen SET ids = NULL", "is damaged"),
@@ -90,6 +90,8 @@ async def test_a_file_belongs_to_one_hub(copy: Path) -> None:
         ("UPDATE messages SET queue = 5 WHERE seq = 50", "do not fit together"),
         ("UPDATE messages SET time = 'x' WHERE seq = 50", "do not fit together"),
         ("DELETE FROM sessions", "do not fit together"),
+        ("DELETE FROM leader", "the table leader has 0 rows"),
+        ("INSERT INTO leader SELECT * FROM leader", "the table leader has 2 rows"),
     ],
 )
 def test_a_file_that_is_not_what_was_written(
@@ -113,8 +115,7 @@ def test_a_file_that_is_not_what_was_written(
 async def test_opening_a_file_takes_no_call_for_each_message(tmp_path: Path) -> None:
     path = tmp_path / "hub.db"
     async with store_at(path) as store:
-        assert store._file.writer is not None
-        store._file.writer.execute("PRAGMA synchronous = OFF")
+        writing(store).execute("PRAGMA synchronous = OFF")
         for topic in "abc":
             store.register(topic, 4)
         for n in range(20_000):
@@ -143,8 +144,7 @@ async def test_what_is_consumed_leaves_little_in_the_file(tmp_path: Path) -> Non
     """Each message is stored, handed out and acknowledged in transactions of its own."""
     path = tmp_path / "hub.db"
     async with store_at(path) as store:
-        assert store._file.writer is not None
-        store._file.writer.execute("PRAGMA synchronous = OFF")
+        writing(store).execute("PRAGMA synchronous = OFF")
         store.register("t")
         store.attach("g", "t")
         for n in range(1500):
@@ -185,8 +185,7 @@ async def test_a_damaged_message_is_left_out_and_counted(copy: Path) -> None:
 
 def pages(store: Store, limit: int) -> None:
     """The file cannot grow beyond this, as on a full disk."""
-    assert store._file.writer is not None
-    store._file.writer.execute(f"PRAGMA max_page_count = {limit}")
+    writing(store).execute(f"PRAGMA max_page_count = {limit}")
 
 
 async def test_a_full_disk_holds_every_answer_back_and_loses_nothing(
@@ -221,15 +220,14 @@ async def test_a_transaction_that_fails_in_the_middle_leaves_nothing(
     monkeypatch.setattr(writer, "RETRY", 0.01)
     store.register("t")
     await synced(store)
-    db = store._file.writer
-    assert db is not None
+    db = writing(store)
     # The messages are in the table by then.
     db.execute("CREATE TRIGGER stop BEFORE INSERT ON seen BEGIN SELECT RAISE(ABORT, 'not today'); END")
     for n in range(5):
         put(store, "t", n)
     await until(lambda: store.error)
     assert "not today" in str(store.error)
-    assert store._reader.execute("SELECT count(*) FROM messages").fetchall() == [(0,)]
+    assert rows_in(store, "messages") == 0
     assert statistics(store)["write_error"] == 1
     await until(lambda: not store._writer._running)
     db.execute("DROP TRIGGER stop")

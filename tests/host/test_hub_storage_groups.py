@@ -1,20 +1,31 @@
 """The hub's storage: consumer groups, and what is full."""
 
-from pathlib import Path
-
 import pytest
 
 from headwater_host.hub.errors import RefusedError
 from headwater_host.hub.storage import DEAD, Limits, Store
 from headwater_host.hub.storage import store as storage
-from tests.host.hub_storage import NOW, SECOND, ident, put, queue_ids, store_at, synced, taken
-from tests.rows import each_row
+from tests.host.hub_storage import (
+    BOTH_ENGINES,
+    NOW,
+    SECOND,
+    Place,
+    ident,
+    put,
+    queue_ids,
+    rows_in,
+    store_at,
+    synced,
+    taken,
+)
+
+pytestmark = BOTH_ENGINES
 
 # -- consumer groups ---------------------------------------------------------------------------------------------------
 
 
-async def test_groups_get_every_message_each_on_its_own(tmp_path: Path) -> None:
-    async with store_at(tmp_path / "hub.db") as store:
+async def test_groups_get_every_message_each_on_its_own(place: Place) -> None:
+    async with store_at(place) as store:
         store.register("t")
         assert store.attach("g", "t")
         assert not store.attach("g", "t")
@@ -31,7 +42,7 @@ async def test_groups_get_every_message_each_on_its_own(tmp_path: Path) -> None:
         await synced(store)
         # The slowest consumer decides what stays.
         assert queue_ids(store) == [ident(n) for n in range(1, 6)]
-    async with store_at(tmp_path / "hub.db") as store:
+    async with store_at(place) as store:
         first, _, third, *rest = [one.seq for one in store.read("t", 0, 0, 9)]
         assert taken(store, limit=2) == [first, third]
         assert taken(store) == rest
@@ -39,13 +50,13 @@ async def test_groups_get_every_message_each_on_its_own(tmp_path: Path) -> None:
         store.detach("g", "t")
         assert not taken(store)
         assert queue_ids(store) == [ident(5)]
-    async with store_at(tmp_path / "hub.db") as store:
+    async with store_at(place) as store:
         assert list(store.topics["t"].groups) == ["h"]
         assert queue_ids(store) == [ident(5)]
 
 
-async def test_a_group_begins_with_the_oldest_message_or_now(tmp_path: Path) -> None:
-    async with store_at(tmp_path / "hub.db") as store:
+async def test_a_group_begins_with_the_oldest_message_or_now(place: Place) -> None:
+    async with store_at(place) as store:
         store.register("t")
         put(store, "t", 1)
         store.attach("all", "t")
@@ -53,15 +64,15 @@ async def test_a_group_begins_with_the_oldest_message_or_now(tmp_path: Path) -> 
         put(store, "t", 2)
         store.register("t", 3)
         put(store, "t", 3, process=2)
-    async with store_at(tmp_path / "hub.db") as store:
+    async with store_at(place) as store:
         assert len(taken(store, "all")) == 2
         assert len(taken(store, "new")) == 1
         assert len(taken(store, "all", queue=2)) == len(taken(store, "new", queue=2)) == 1
 
 
-async def test_what_comes_back_goes_out_first_and_in_the_end_to_the_dead_letters(tmp_path: Path) -> None:
+async def test_what_comes_back_goes_out_first_and_in_the_end_to_the_dead_letters(place: Place) -> None:
     limits = Limits(tries=3, topics=1)
-    async with store_at(tmp_path / "hub.db", limits) as store:
+    async with store_at(place, limits) as store:
         store.register("t")
         store.attach("g", "t")
         seqs = [put(store, "t", n, b"%d" % n, tags=("x",), qos=1) for n in range(4)]
@@ -75,7 +86,7 @@ async def test_what_comes_back_goes_out_first_and_in_the_end_to_the_dead_letters
         store.ack("g", "t", 0, seqs[2])
         assert not store.give_back("g", "t", 0, [seqs[1]], time_ns=NOW)
         store.ack("g", "t", 0, seqs[0])
-    async with store_at(tmp_path / "hub.db", limits) as store:
+    async with store_at(place, limits) as store:
         old, last = store.read("t", 0, 0, 9)[0].seq, store.read("t", 0, 0, 9)[-1].seq
         assert [(one.message.seq, one.tries) for one in store.take("g", "t", 0, 9)] == [(old, 2), (last, 0)]
         store.rewind("g", "t", 0)
@@ -85,7 +96,7 @@ async def test_what_comes_back_goes_out_first_and_in_the_end_to_the_dead_letters
         assert not taken(store)
         assert store.dead == 1
         assert DEAD + "t" in store.names
-    async with store_at(tmp_path / "hub.db", limits) as store:
+    async with store_at(place, limits) as store:
         assert not store.topics["t"].count
         (dead,) = store.read(DEAD + "t", 0, 0, 9)
         assert dead[1:] == (ident(1), DEAD + "t", 0, ("x",), b"1", 1, False, NOW + 5)
@@ -133,8 +144,7 @@ async def test_what_an_acknowledgement_costs_does_not_depend_on_what_is_unacknow
             for seq in taken(store):
                 store.ack("g", "t", 0, seq)
             await synced(store)
-        query = "SELECT sum(length(body)) FROM changes WHERE seq > ?"
-        return int(store._reader.execute(query, (begin,)).fetchone()[0])
+        return sum(len(body) for _, _, body in store._engine.changes_after(begin, 100_000))
 
     store.register("t")
     store.attach("g", "t")
@@ -146,8 +156,8 @@ async def test_what_an_acknowledgement_costs_does_not_depend_on_what_is_unacknow
     few = await turns(store, 2_000, 5)
     await turns(store, 3_000, 40)
     assert await turns(store, 6_000, 5) < few * 1.2
-    assert store._reader.execute("SELECT count(*) FROM opened").fetchone() == (stuck,)
-    assert store._reader.execute("SELECT count(*) FROM positions").fetchone() == (1,)
+    assert rows_in(store, "opened") == stuck
+    assert rows_in(store, "positions") == 1
 
 
 async def test_acknowledged_in_whatever_order_each_message_is_written_about_once(store: Store) -> None:
@@ -165,16 +175,18 @@ async def test_acknowledged_in_whatever_order_each_message_is_written_about_once
     opened = [change.values[3] for change in written if change.kind == "open"]
     closed = [seq for change in written if change.kind == "close" for seq in change.values[3]]
     assert sorted(opened) == sorted(closed) == [*seqs[:19], *seqs[20:-1:2]]
-    assert store._reader.execute("SELECT count(*) FROM opened").fetchone() == (0,)
+    assert rows_in(store, "opened") == 0
     assert not len(store.topics["t"].queues[0])
 
 
 # -- limits ------------------------------------------------------------------------------------------------------------
 
 
-@each_row("limits", [Limits(topic_messages=3), Limits(topic_bytes=3 * 68), Limits(bytes=3 * 68)])
-async def test_a_full_topic(tmp_path: Path, limits: Limits) -> None:
-    async with store_at(tmp_path / "hub.db", limits) as store:
+@pytest.mark.parametrize(
+    "limits", [Limits(topic_messages=3), Limits(topic_bytes=3 * 68), Limits(bytes=3 * 68)]
+)
+async def test_a_full_topic(place: Place, limits: Limits) -> None:
+    async with store_at(place, limits) as store:
         """Nobody waits for the messages: the oldest leaves."""
         store.register("t", 2)
         for n in range(5):
@@ -186,7 +198,7 @@ async def test_a_full_topic(tmp_path: Path, limits: Limits) -> None:
             ident(3, 3),
         ]
         assert not store.dropped
-    async with store_at(tmp_path / "hub.db", limits) as store:
+    async with store_at(place, limits) as store:
         """A consumer has them still to come: no more is taken."""
         store.attach("g", "t")
         with pytest.raises(RefusedError, match="no room in 't'") as caught:
@@ -199,7 +211,7 @@ async def test_a_full_topic(tmp_path: Path, limits: Limits) -> None:
         put(store, "t", 6, b"x", process=6)
         with pytest.raises(RefusedError, match="no room"):
             put(store, "t", 7, b"x", process=7)
-    async with store_at(tmp_path / "hub.db", Limits(**vars(limits) | {"full": "drop"})) as store:
+    async with store_at(place, Limits(**vars(limits) | {"full": "drop"})) as store:
         assert store.topics["t"].count == 3
         put(store, "t", 7, b"x", process=7)
         assert store.topics["t"].count == 3

@@ -15,7 +15,7 @@ import sys
 from pathlib import Path
 
 from headwater_host.hub.storage import DEAD, Limits, Store
-from tests.host.hub_storage import NOW
+from tests.host.hub_storage import BOTH_ENGINES, NOW, Place
 
 LIVES = 15
 LIMITS = Limits(tries=3, cache=2000)
@@ -81,7 +81,7 @@ asyncio.run(main())
 """
 
 
-def live(path: Path, said: Path, life: int, much: int) -> None:
+def live(path: Place, said: Path, life: int, much: int) -> None:
     """Let it work until it has written down so much, and kill it."""
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
     size = said.stat().st_size if said.exists() else 0
@@ -99,7 +99,7 @@ def live(path: Path, said: Path, life: int, much: int) -> None:
         process.wait()
 
 
-def check(path: Path, said: Path) -> dict[str, int]:
+def check(path: Place, said: Path) -> dict[str, int]:
     """What was written down, against what is there."""
     *whole, torn = said.read_text().split("\n")
     assert not torn
@@ -162,13 +162,16 @@ def check(path: Path, said: Path) -> dict[str, int]:
     return {"stored": len(stored), "acked": sum(map(len, acked.values())), "dead": len(dead)}
 
 
-def test_nothing_that_was_committed_is_lost_and_nothing_is_there_by_half(tmp_path: Path) -> None:
-    path, said = tmp_path / "hub.db", tmp_path / "said.txt"
+@BOTH_ENGINES
+def test_nothing_that_was_committed_is_lost_and_nothing_is_there_by_half(
+    place: Place, tmp_path: Path
+) -> None:
+    said = tmp_path / "said.txt"
     chance = random.Random("killed")
     seen = {}
     for life in range(LIVES):
-        live(path, said, life, chance.randrange(1, 20_000))
-        seen = check(path, said)
+        live(place, said, life, chance.randrange(1, 20_000))
+        seen = check(place, said)
     assert seen["stored"] > 500, seen
     assert seen["acked"] > 500, seen
     assert seen["dead"], seen

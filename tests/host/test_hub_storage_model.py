@@ -6,11 +6,12 @@ from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from hypothesis import given, settings
+import psycopg
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from headwater_host.hub.storage import DEAD, Limits, Store
-from tests.host.hub_storage import NOW, ident, put, synced
+from tests.host.hub_storage import NOW, Place, ident, put, synced
 
 TRIES = 2
 GROUPS = ("g", "h")
@@ -50,7 +51,7 @@ _step = st.tuples(st.sampled_from(_KINDS), st.integers(0, 30), st.integers(0, 9)
 steps = st.lists(_step, min_size=20, max_size=60)
 
 
-async def play(path: Path, plan: list[tuple[str, int, int]]) -> None:
+async def play(path: Place, plan: list[tuple[str, int, int]]) -> None:
     limits = Limits(tries=TRIES, cache=300)
     store, model, seqs = Store.open(path, limits), Model(), dict[int, int]()
     store.register("t")
@@ -129,3 +130,12 @@ def test_whatever_happens_each_group_gets_each_message_until_it_acknowledges_it(
 ) -> None:
     with tempfile.TemporaryDirectory() as folder:
         asyncio.run(play(Path(folder) / "hub.db", plan))
+
+
+@settings(deadline=None, max_examples=15, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(plan=steps)
+def test_the_same_with_postgresql(database: str, plan: list[tuple[str, int, int]]) -> None:
+    with psycopg.connect(database, autocommit=True) as db:
+        db.execute("DROP SCHEMA public CASCADE")
+        db.execute("CREATE SCHEMA public")
+    asyncio.run(play(database, plan))

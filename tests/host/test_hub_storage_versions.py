@@ -13,7 +13,7 @@ import pytest
 
 from headwater_host.hub.errors import StorageError
 from headwater_host.hub.storage import Store, Subscription, backlog
-from tests.host.hub_storage import put, queue_ids, store_at, synced, taken
+from tests.host.hub_storage import put, queue_ids, rows_in, store_at, synced, taken
 from tests.host.sql import execute, restored
 from tests.rows import each_row
 from tests.waiting import until
@@ -62,11 +62,11 @@ async def test_a_file_is_read_whole(tmp_path: Path, version: int) -> None:
         # An id that it remembers is not stored again, wherever its message is now.
         for ident in (b"0.0", b"1.20", b"1.30"):
             assert not store.publish("jobs", ident, 1, b"again", time_ns=store.age.now())
-        await until(lambda: store._reader.execute("SELECT count(*) FROM leaving").fetchone() == (0,))
+        await until(lambda: rows_in(store, "leaving") == 0)
 
     async with store_at(path) as store:
         await check(store)
-    assert execute(path, "PRAGMA user_version") == [(3,)]
+    assert execute(path, "PRAGMA user_version") == [(4,)]
     # And again, as this version has written it.
     async with store_at(path) as store:
         await check(store)
@@ -105,7 +105,7 @@ async def test_a_file_of_version_2_goes_on_in_version_3(tmp_path: Path) -> None:
         await synced(store)
         assert set(dict(backlog(store)).values()) == {0}
         assert not store.topics["boards/1"].count
-        assert store._reader.execute("SELECT count(*) FROM opened").fetchone() == (0,)
+        assert rows_in(store, "opened") == 0
 
 
 @each_row("what", ["taken = '['", "taken = NULL", "floor = 7", "tries = '[]'"])

@@ -10,13 +10,13 @@ import subprocess
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from headwater_host.capture.format import IBMMQ
 from tools import pcap
 
 Fields = dict[str, Any]
 _MQPUT, _MQGET_REPLY, _MESSAGE_DATA = 0x86, 0x95, 0x04
 _FIRST_AND_LAST = 0x30
 _PUT_OPTIONS, _GET_OPTIONS = 128, 72
-_PORT = 1414
 
 
 class Writer(NamedTuple):
@@ -61,7 +61,7 @@ class Writer(NamedTuple):
 
 def read(path: Path, tshark: Path, messages: list[tuple[bool, bytes]]) -> list[Fields]:
     """What tshark makes of each message, by its names of structures; fails when it finds one malformed."""
-    pcap.write(path, [[message] for message in messages], _PORT)
+    pcap.write(path, [[message] for message in messages], IBMMQ)
     command = [str(tshark), "-r", str(path), "-T", "json", "--no-duplicate-keys"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
     layers = [frame["_source"]["layers"] for frame in json.loads(done.stdout)]

@@ -147,7 +147,7 @@ def test_tshark_reads_a_connect_of_3_1(tmp_path: Any) -> None:
         buf, 0, 100, b"board", 9, False, b"w", b"gone", 1, True, b"user", b"pw", spec.PROTOCOL_31
     )
     path = tmp_path / "packets.pcap"
-    pcap.write(path, [[(True, bytes(buf[:end]))]], 1883)
+    pcap.write(path, [[(True, bytes(buf[:end]))]])
     said = flat(packets(path, tshark)[0][0])
     wanted = {
         "mqtt.protoname": "MQIsdp",

@@ -42,7 +42,7 @@ def encoded_packets(
         assert end > 0
         before = {"connect": [], "connack": [(True, hello)]}.get(call, [(True, hello), (False, welcome)])
         streams.append([*before, (call not in SERVER_CALLS, bytes(buf[:end]))])
-    pcap.write(path, streams, 1883)
+    pcap.write(path, streams)
     found = packets(path, tshark)
     assert len(found) == len(rows)
     return found

@@ -3,6 +3,7 @@
 import pytest
 
 from headwater_spark.options import OPTIONS, OptionError, ReadOptions, parse
+from headwater_spark.plan import EVER, Span
 from headwater_spark.sizes import parse_size
 from tests.rows import each_row
 
@@ -36,6 +37,29 @@ def test_names_in_lower_case_as_spark_hands_them_over() -> None:
 )
 def test_sizes(text: str, size: int) -> None:
     assert parse_size(text) == size
+
+
+@each_row(
+    "text, time_ns",
+    [
+        ("2026-11-22T08:00:00Z", 1795334400_000000000),
+        ("2026-11-22T08:00:00", 1795334400_000000000),
+        ("2026-11-22 10:00:00.5+02:00", 1795334400_500000000),
+        ("2026-11-22", 1795305600_000000000),
+        ("1795334400123456789", 1795334400123456789),
+        ("9999999999999999999", None),
+        ("9223372036854775808", None),
+        ("-5", -5),
+        (" 1795334400123456 ", 1795334400123456),
+    ],
+)
+def test_times(text: str, time_ns: int | None) -> None:
+    if time_ns is None:
+        with pytest.raises(OptionError, match="not a time such as"):
+            parse({"path": "/log", "since": text})
+        return
+    assert parse({"path": "/log", "since": text}).span == Span(time_ns, EVER.until)
+    assert parse({"path": "/log", "UNTIL": text}).span == Span(EVER.since, time_ns)
 
 
 @each_row(

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from headwater_host.capture import CaptureReader, Problem
 from headwater_spark.columns import BATCH_BYTES, Batch, read
-from headwater_spark.plan import OFFSET_BITS, Plan, plan
+from headwater_spark.plan import OFFSET_BITS, Plan, Span, plan
 from tests.rows import each_row
 from tests.spark.logs import Rec, damage, publish, write_log
 from tools.capture_log import LogWriter
@@ -290,3 +290,62 @@ def test_a_position_is_that_of_the_record_in_the_log(tmp_path: Path) -> None:
         number, offset = divmod(row[-1], 1 << OFFSET_BITS)
         data = paths[number].read_bytes()
         assert int(np.frombuffer(data, "<i8", 1, offset)[0]) == row[0]
+
+
+def test_a_span_reads_what_it_holds_and_little_more(tmp_path: Path) -> None:
+    log_of(tmp_path, *[10] * 12, segment_blocks=3)
+    everything, _ = read_all(plan(tmp_path, 1 << 30, 1))
+    times = sorted(int(str(row[0])) for row in everything)
+    edges = [
+        times[0] - 1,
+        times[0],
+        times[1],
+        times[30],
+        times[31],
+        times[59],
+        times[60],
+        times[-1],
+        times[-1] + 1,
+    ]
+    for since in (*edges, -(1 << 63)):
+        for until in (*edges, 1 << 63):
+            for size in (300, 1 << 30):
+                span = Span(since, until)
+                log = plan(tmp_path, size, 2, span=span)
+                found = [
+                    rows
+                    for part in log.partitions
+                    for item in read(part, 7)
+                    if isinstance(item, Batch)
+                    for rows in rows_of(item.within(span))
+                ]
+                wanted = [row for row in everything if since <= int(str(row[0])) < until]
+                assert [row[:-1] for row in found] == [row[:-1] for row in wanted]
+                # Whole blocks, of which only those at the ends have other records.
+                assert len(wanted) <= log.records <= len(wanted) + 18
+                assert log.problems == []
+    half = plan(tmp_path, 1 << 30, 1, span=Span(times[30], times[60]))
+    assert (half.segments, half.blocks, half.records) == (1, 3, 30)
+    assert half.bytes * 3 < plan(tmp_path, 1 << 30, 1).bytes
+
+
+def test_segments_outside_of_a_span_are_not_opened(tmp_path: Path) -> None:
+    log_of(tmp_path, *[10] * 9, segment_blocks=3)
+    everything, _ = read_all(plan(tmp_path, 1 << 30, 1))
+    first, _, last = segments(tmp_path)
+    middle = Span(int(str(everything[30][0])), int(str(everything[60][0])))
+    for path in (first, last):
+        path.write_bytes(b"damaged")
+    found, problems = read_all(plan(tmp_path, 1 << 30, 1, span=middle))
+    assert [row[:-1] for row in found] == [row[:-1] for row in everything[30:60]]
+    assert problems == []
+
+
+def test_damage_within_a_span_is_reported(tmp_path: Path) -> None:
+    log_of(tmp_path, *[10] * 6)
+    everything, _ = read_all(plan(tmp_path, 1 << 30, 1))
+    damage(segments(tmp_path)[0], 2, 70)
+    span = Span(int(str(everything[10][0])), int(str(everything[40][0])))
+    found, problems = read_all(plan(tmp_path, 1 << 30, 1, span=span))
+    assert found == [*everything[10:20], *everything[30:40]]
+    assert [problem.kind for problem in problems] == ["bad"]

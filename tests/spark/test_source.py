@@ -1,6 +1,7 @@
 """``spark.read.format("headwater")``: schema, rows, partitions, damage, options."""
 
 import os
+from datetime import datetime, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -87,6 +88,20 @@ def test_every_record_once_however_it_is_cut(spark: "SparkSession", log: Path, p
 
 def test_there_are_as_many_partitions_as_asked_for(spark: "SparkSession", log: Path) -> None:
     assert load(spark, log, minPartitions=5).rdd.getNumPartitions() == 5
+
+
+def test_a_span_of_time(spark: "SparkSession", log: Path) -> None:
+    times = sorted(row.time_ns for row in load(spark, log).select("time_ns").collect())
+    since, until = times[100], times[201]
+    text = f"{datetime.fromtimestamp(until / 1e9, timezone.utc):%Y-%m-%dT%H:%M:%S.%f}Z"
+    exact = datetime.fromisoformat(text.replace("Z", "+00:00"))
+    limit = round((exact - datetime(1970, 1, 1, tzinfo=timezone.utc)).total_seconds() * 1e6) * 1000
+    for view in ("frames", "decoded"):
+        found = load(spark, log, view=view, since=str(since), until=text, partitionBytes="2000")
+        wanted = [one for one in times if since <= one < limit]
+        assert sorted(row.time_ns for row in found.select("time_ns").collect()) == wanted
+    with pytest.raises(PySparkException, match="option until: 'noon' is not a time such as"):
+        load(spark, log, until="noon").collect()
 
 
 def test_only_the_columns_of_a_schema_are_read(spark: "SparkSession", log: Path) -> None:

@@ -139,10 +139,10 @@ def _outcome(
     for left in reversed(range(_TRIES)):
         with servers.running(row.server) as broker:
             wire = row.wire(broker.port, qos, f"{time.monotonic_ns():x}")
-            before = processor_seconds(broker.pid)
+            before = processor_seconds(*broker.pids)
             try:
                 outcome = TASKS[task](wire, effort)
-                return outcome, processor_seconds(broker.pid) - before
+                return outcome, processor_seconds(*broker.pids) - before
             except (WireError, OSError) as error:
                 failure = f"{row.label}, {task} at QoS {qos}: {error}"
                 if not left:

@@ -50,7 +50,24 @@ function copy(FS, folder) {
   }
 }
 
+// The package was built with assertions: each call through its function table, so each `try`, reads the table again,
+// which takes a quarter of the time. Entries that were read are kept until the table changes.
+function rememberEntries(table) {
+  const { get, set, grow } = table;
+  let entries = [];
+  table.get = function (index) {
+    return (entries[index] ??= get.call(this, index));
+  };
+  for (const [name, change] of Object.entries({ set, grow })) {
+    table[name] = function (...args) {
+      entries = [];
+      return change.apply(this, args);
+    };
+  }
+}
+
 const chosen = parse(process.argv.slice(2));
+rememberEntries(WebAssembly.Table.prototype);
 const { loadMicroPython } = await import(pathToFileURL(path.join(chosen.folder, "micropython.mjs")));
 const micropython = await loadMicroPython({
   heapsize: chosen.heapsize,

@@ -141,6 +141,11 @@ class AgeClock:
         """True if to write ``kept`` with the next write to the file."""
         return self.unwritten >= CHECKPOINT
 
+    def follow(self, now: int) -> None:
+        """Continue from the age time of a leader, whose messages this process has."""
+        self._since, self._age, self._mark = self._boottime(), now, None
+        self.look()
+
     def join(self, kept: str) -> None:
         """Adopt the age time that another process wrote into the same file, if it is later. Raises ValueError."""
         other = AgeClock(kept, self._clocks)

@@ -6,6 +6,7 @@ An existing file keeps its group's permissions and loses those of others.
 import contextlib
 import os
 import stat
+from functools import partial
 from pathlib import Path
 
 #: Suffixes of the database and of the files that SQLite creates beside it, with the same mode.
@@ -53,3 +54,20 @@ def prepare(path: "str | os.PathLike[str]", *, group_readable: bool = False) -> 
     for beside in _BESIDE:
         with contextlib.suppress(OSError):
             restrict(path + beside, group_readable=group_readable)
+
+
+def replace_file(path: Path, data: bytes, *, group_readable: bool = False, durable: bool = False) -> None:
+    """Replace a file atomically. With ``durable`` the new content is on disk when this returns. Raises OSError."""
+    part = path.with_name(path.name + ".part")
+    with open(part, "wb", opener=partial(opened, group_readable=group_readable)) as out:
+        out.write(data)
+        if durable:
+            out.flush()
+            os.fsync(out.fileno())
+    part.replace(path)
+    if durable:
+        fd = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            os.fsync(fd)
+        finally:
+            os.close(fd)

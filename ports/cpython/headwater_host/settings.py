@@ -82,6 +82,19 @@ def seconds(value: object) -> float:
     return float(value)
 
 
+_DURATIONS = {"s": 1.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
+
+
+def duration(value: object) -> float:
+    """Convert a number of seconds above 0, or text such as "30 d", "12 h", "90 min" or "45 s"."""
+    if isinstance(value, str):
+        found = re.fullmatch(r"([0-9]{1,9}(?:\.[0-9]{1,3})?) ?(s|min|h|d)", value)
+        if found is None:
+            raise ValueError
+        value = float(found[1]) * _DURATIONS[found[2]]
+    return seconds(value)
+
+
 def filters(value: object) -> tuple[str, ...]:
     """Convert a list of different topic filters."""
     if not isinstance(value, list) or not value:
@@ -106,6 +119,7 @@ TRUTH: Kind = "true or false", truth
 COUNT: Kind = "a whole number above 0", whole(1, 1 << 40)
 SIZE: Kind = 'a number of bytes, or text such as "64 MiB"', size
 SECONDS: Kind = "a number of seconds above 0", seconds
+DURATION: Kind = 'a number of seconds above 0, or text such as "30 d", "12 h" or "90 min"', duration
 FILTERS: Kind = "a list of topic filters", filters
 
 

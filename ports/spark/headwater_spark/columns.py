@@ -15,7 +15,7 @@ from headwater_host.capture.format import DUPLICATE, HEADER_BYTES, Block
 from headwater_host.capture.problem import Problem
 from headwater_host.capture.scan import BlockInfo, scanning
 from headwater_spark.arrow import number
-from headwater_spark.plan import OFFSET_BITS, Range
+from headwater_spark.plan import EVER, OFFSET_BITS, Range, Span
 
 Ints = npt.NDArray[np.int64]
 #: A batch ends at this many bytes of frames, whatever its number of records.
@@ -71,6 +71,15 @@ class Batch:
             starts=np.frombuffer(starts, np.int32)[: len(rows) + 1],
             data=np.frombuffer(data or b"", np.uint8),
         )
+
+    def within(self, span: Span) -> Batch:
+        """Return the records of a span of receive times; this batch if it has no others."""
+        if span == EVER:
+            return self
+        inside = self.time_ns >= span.since
+        if span.until != EVER.until:
+            inside &= self.time_ns < span.until
+        return self if inside.all() else self.select(np.flatnonzero(inside))
 
     def _each(self, change: Callable[[npt.NDArray[Any]], npt.NDArray[Any]]) -> dict[str, Any]:
         return {name: change(getattr(self, name)) for name in _PER_RECORD}

@@ -5,10 +5,14 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from datetime import datetime, timedelta, timezone
 from typing import Any, NamedTuple
 
+from headwater_spark.plan import EVER, Span
 from headwater_spark.sizes import BATCH_ROWS, MAX_BATCH_ROWS, MAX_PARTITION_BYTES, PARTITION_BYTES, parse_size
 from headwater_spark.tables import VIEWS
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 
 
 class OptionError(ValueError):
@@ -48,6 +52,20 @@ def _view(text: str) -> str:
     return text
 
 
+def _moment(text: str) -> int:
+    """Parse a time: ISO 8601, in UTC unless it has an offset, or whole nanoseconds since 1970."""
+    text = text.strip()
+    if re.fullmatch(r"-?[0-9]{1,19}", text) and EVER.since <= int(text) < EVER.until:
+        return int(text)
+    try:
+        found = datetime.fromisoformat(re.sub("[zZ]$", "+00:00", text))
+    except ValueError:
+        raise ValueError("not a time such as 2026-11-22T08:00:00Z, or nanoseconds since 1970") from None
+    if found.tzinfo is None:
+        found = found.replace(tzinfo=timezone.utc)
+    return (found - _EPOCH) // timedelta(microseconds=1) * 1000
+
+
 class Option(NamedTuple):
     """One option; `what` is its description in the documentation."""
 
@@ -70,6 +88,8 @@ OPTIONS = (
         "minPartitions", _between(_count, 1, 1 << 20), 1, "the number of partitions is a multiple of this"
     ),
     Option("batchRows", _between(_count, 1, MAX_BATCH_ROWS), BATCH_ROWS, "maximum rows per Arrow batch"),
+    Option("since", _moment, None, "only records received at or after this time"),
+    Option("until", _moment, None, "only records received before this time"),
 )
 
 
@@ -82,6 +102,7 @@ class ReadOptions:
     partition_bytes: int
     min_partitions: int
     batch_rows: int
+    span: Span = EVER
 
 
 def parse(given: Mapping[str, str]) -> ReadOptions:
@@ -99,6 +120,13 @@ def parse(given: Mapping[str, str]) -> ReadOptions:
             raise OptionError(f"option {option.name}: {text!r} is {error}") from None
     if values["path"] is None:
         raise OptionError('the path is missing: spark.read.format("headwater").load("/path/of/the/log")')
+    since, until = values["since"], values["until"]
+    span = Span(EVER.since if since is None else since, EVER.until if until is None else until)
     return ReadOptions(
-        values["path"], values["view"], values["partitionBytes"], values["minPartitions"], values["batchRows"]
+        values["path"],
+        values["view"],
+        values["partitionBytes"],
+        values["minPartitions"],
+        values["batchRows"],
+        span,
     )

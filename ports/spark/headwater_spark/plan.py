@@ -7,6 +7,7 @@ the gateway continues to write.
 from __future__ import annotations
 
 import os
+from collections import deque
 from collections.abc import Sequence
 from itertools import pairwise
 from typing import NamedTuple
@@ -18,6 +19,21 @@ from headwater_host.capture.scan import BlockInfo, Scan
 
 #: A position as one number in the order of the log: the segment's number in the plan, then the offset.
 OFFSET_BITS = 40
+
+
+class Span(NamedTuple):
+    """Receive times from `since`, up to but without `until`, in ns since 1970."""
+
+    since: int
+    until: int
+
+    def meets(self, first_ns: int, last_ns: int) -> bool:
+        """Return whether records between these times, both included, may be in the span."""
+        return first_ns < self.until and last_ns >= self.since
+
+
+#: All times.
+EVER = Span(-(1 << 63), 1 << 63)
 
 
 class Range(NamedTuple):
@@ -56,7 +72,7 @@ class Plan(NamedTuple):
 class _Walk:
     """One segment: its blocks by their headers, and the offsets where it can be split."""
 
-    def __init__(self, segment: Segment, expected: int | None):
+    def __init__(self, segment: Segment, expected: int | None, span: Span):
         self.segment = segment
         self.expected = segment.first_sequence if expected is None else expected
         self.blocks: list[BlockInfo] = []
@@ -74,14 +90,25 @@ class _Walk:
             # If the last block is bad, the manifest has the next sequence number.
             self.expected = segment.entry.next_sequence
             self.problems += lost_end(segment, self.end)
-        #: (offset, expected sequence number): the start, each boundary between adjacent blocks, the end.
-        self.edges: list[tuple[int, int]] = [(0, first)]
-        self.edges += (
+        # (offset, expected sequence number): the start, each boundary between adjacent blocks, the end.
+        edges = [(0, first)]
+        edges += (
             (block.offset, before.header.sequence + 1)
             for before, block in pairwise(self.blocks)
             if before.end == block.offset
         )
-        self.edges.append((self.end, 0))
+        edges.append((self.end, 0))
+        #: Where the segment can be split: (start, end, expected sequence number), without what is outside of the span.
+        self.pieces: list[tuple[int, int, int]] = []
+        blocks, self.blocks = deque(self.blocks), []
+        for (start, number), (end, _) in pairwise(edges):
+            inside = []
+            while blocks and blocks[0].offset < end:
+                inside.append(blocks.popleft())
+            if not inside or any(span.meets(one.header.first_ns, one.header.last_ns) for one in inside):
+                self.blocks += inside
+                if end > start:
+                    self.pieces.append((start, end, number))
 
     def _scan(self, fd: int, start: int, expected: int | None, *, bodies: bool) -> Scan:
         segment = self.segment
@@ -124,26 +151,37 @@ class _Walk:
 
 
 def plan(
-    directory: str | os.PathLike[str], partition_bytes: int, min_partitions: int, least_bytes: int = 0
+    directory: str | os.PathLike[str],
+    partition_bytes: int,
+    min_partitions: int,
+    least_bytes: int = 0,
+    span: Span = EVER,
 ) -> Plan:
     """Split the log in `directory` into partitions of at most `partition_bytes`.
 
-    Their number is a multiple of `min_partitions`, unless there are too few blocks or partitions would be smaller
-    than `least_bytes`. Raises FileNotFoundError or NotADirectoryError without a log.
+    Segments whose times in the manifest, and blocks whose times in their headers, are outside of `span` are skipped.
+    Damaged blocks next to such blocks may be skipped with them.
+
+    The number of partitions is a multiple of `min_partitions`, unless there are too few blocks or partitions would be
+    smaller than `least_bytes`. Raises FileNotFoundError or NotADirectoryError without a log.
     """
     listing = list_log(directory)
     problems = list(listing.problems)
     walks: list[_Walk] = []
     expected: int | None = None
     for segment in listing.segments:
+        entry = segment.entry
+        if entry is not None and not span.meets(entry.first_ns, entry.last_ns):
+            expected = entry.next_sequence
+            continue
         try:
-            walk = _Walk(segment, expected)
+            walk = _Walk(segment, expected, span)
         except FileNotFoundError:
             continue  # retention removed it after the listing
         expected = walk.expected
         problems += walk.problems
         walks.append(walk)
-    size = sum(walk.end for walk in walks)
+    size = sum(end - start for walk in walks for start, end, _ in walk.pieces)
     headers = [block.header for walk in walks for block in walk.blocks]
     count = min_partitions * max(1, -(-size // (partition_bytes * min_partitions)))
     if least_bytes:
@@ -164,19 +202,20 @@ def _cut(walks: Sequence[_Walk], target: float) -> list[list[Range]]:
     """Split at the first block boundary at or after each multiple of `target` bytes."""
     partitions: list[list[Range]] = []
     current: list[Range] = []
-    before = 0  # bytes of the preceding segments
+    taken = 0
     for number, walk in enumerate(walks):
         path = str(walk.segment.path.absolute())
-        start, expected = walk.edges[0]
-        for end, following in walk.edges[1:]:
-            full = before + end >= target * (len(partitions) + 1)
-            if end > start and (full or end == walk.end):
+        joins = False
+        for start, end, expected in walk.pieces:
+            if joins and current[-1].end == start:
+                current[-1] = current[-1]._replace(end=end)
+            else:
                 current.append(Range(path, walk.segment.salt, number, start, end, expected))
-                start, expected = end, following
-            if full and current:
+            taken += end - start
+            joins = taken < target * (len(partitions) + 1)
+            if not joins:
                 partitions.append(current)
                 current = []
-        before += walk.end
     if current:
         partitions.append(current)
     return partitions

@@ -111,7 +111,7 @@ class LogReader(DataSourceReader):
     def partitions(self) -> list[InputPartition]:
         """Return the partitions: ranges of consecutive blocks."""
         options = self.options
-        log = plan(options.path, options.partition_bytes, options.min_partitions)
+        log = plan(options.path, options.partition_bytes, options.min_partitions, span=options.span)
         parts: list[InputPartition] = [LogPartition(ranges, []) for ranges in log.partitions]
         if options.view == BADBLOCKS.name:
             parts.insert(0, LogPartition([], log.problems))
@@ -143,6 +143,9 @@ class LogReader(DataSourceReader):
         columns = _VIEW_COLUMNS[view.name]
         for found in read(partition.ranges, self.options.batch_rows):
             if isinstance(found, Batch):
+                found = found.within(self.options.span)
+                if not len(found):
+                    continue
                 parts = list(columns(found, self.columns))
                 yield _in_order(
                     [rows for rows, _ in parts], [_record_batch(chosen, schema) for _, chosen in parts]

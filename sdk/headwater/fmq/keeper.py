@@ -14,7 +14,7 @@
 from array import array
 
 from headwater.connection import send_request
-from headwater.errors import E_ARGUMENT, E_FILTER
+from headwater.errors import E_ARGUMENT, E_FILTER, E_REFUSED
 from headwater.fmq.frames import NO_TAGS, check_filter
 from headwater.fmq.queues import consume
 from headwater.reconnect import (
@@ -35,7 +35,7 @@ from headwater.reconnect import GIVEN_UP as GIVEN_UP
 from headwater.reconnect import OFF as OFF
 from headwater.reconnect import ONLINE as ONLINE
 from headwater.reconnect import PAUSE as PAUSE
-from headwater.wire import NOT_BYTES, is_bytes
+from headwater.wire import NOT_BYTES, const, is_bytes
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -45,6 +45,8 @@ if TYPE_CHECKING:
     from headwater.types import Bytes, Dialer
 
 _LISTS = (tuple, list)
+# The hub does not lead; its text is the leader's address.
+_MOVED = const(0x9D)
 _NONE = (b"", (), b"", 0, False)
 
 
@@ -55,6 +57,9 @@ class Keeper(BaseKeeper):
     granted or ended; with a reason code when the hub refuses it or ends its consuming, which starts again on the next
     connection; with a negative status when it cannot be requested. ``on_request(number, code)`` is ``on_answer`` of the
     program's own requests, such as ``register`` and ``call``. FMQ has no ``backlog``.
+
+    A hub that does not lead names the leader (reason 0x9D). It is dialed at once if the dialer has ``aim``; if it does
+    not answer, the next dialer follows. So list several hubs.
     """
 
     client: "Client"
@@ -64,6 +69,8 @@ class Keeper(BaseKeeper):
             raise ValueError("backlog: not supported by FMQ; use MQTT or leave it out")
         self.on_request = client.on_answer
         super().__init__(client, dialers, **options)  # type: ignore[arg-type]
+        # ``connections`` when a named hub was dialed; -1 otherwise.
+        self._followed = -1
         self._publish = self._publish_tagged
         self._tags: Bytes = NO_TAGS
         # By index: group, tags, condition, window and whether to acknowledge; the number of the subscription, 0 before
@@ -150,6 +157,21 @@ class Keeper(BaseKeeper):
         self._asks[i] = ask
         self._more[i] = 0
         return 0
+
+    def _follow(self, status: int) -> bool:
+        # A named hub that names another one is not followed: the next dialer's hub knows more.
+        followed = self._followed == self.connections
+        self._followed = -1
+        session, dialer = self.client.session, self.client.dialer
+        if followed or status != E_REFUSED or session.return_code != _MOVED or not hasattr(dialer, "aim"):
+            return False
+        host, _, port = session.reason().rpartition(b":")
+        try:
+            dialer.aim(str(host, "utf-8").strip("[]"), int(port))
+        except ValueError:
+            return False
+        self._followed = self.connections
+        return True
 
     def _find(self, topic_filter: "Bytes", group: "Bytes") -> int:
         for i in range(len(self._filters)):

@@ -34,7 +34,7 @@ else:
         nic = network.LAN(mdc=23, mdio=18, phy_type=network.PHY_LAN8720, phy_addr=0)
     else:
         nic = network.WIZNET5K(None, None, None)
-    wifi = Ethernet(nic, connect_ms=3000, reset=reset)
+    wifi = Ethernet(nic, connect_ms=3000, attempts=2, reset=reset)
 dialer = Tcp("broker.test", settings.PORT, timeout_ms=500, resolver=resolver)
 client = Client(
     dialer, b"board", clean_start=False, keep_alive=2, response_ms=1000, slots=64, outbox_size=4096

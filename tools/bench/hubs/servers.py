@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
+import signal
+import socket
 import subprocess
 import sys
 import time
@@ -13,9 +16,9 @@ from importlib import metadata
 from pathlib import Path
 
 from tools import toolchain
-from tools.bench.hubs.wires import RECEIVE_WINDOW, Fmq, FmqGroup, Mqtt, Redis, Wire
+from tools.bench.hubs.wires import RECEIVE_WINDOW, Fmq, FmqGroup, Mqtt, Redis, RedisWait, Wire
 from tools.broker import HOST, Amqtt, Broker, BrokerError, Mosquitto
-from tools.rabbitmq import RabbitMq
+from tools.rabbitmq import RabbitMq, RabbitMqCluster
 
 
 class HeadwaterHub(Broker):
@@ -53,6 +56,45 @@ class RedisServer(Broker):
         ]
 
 
+class RedisWithReplica(RedisServer):
+    """A Redis server and its replica, both with the settings above."""
+
+    def __init__(self, directory: Path, port: int | None = None) -> None:
+        """Raises BrokerError when it is not installed."""
+        super().__init__(directory, port)
+        self._replica: RedisServer | None = None
+
+    @property
+    def pids(self) -> list[int]:
+        return [*super().pids, *(self._replica.pids if self._replica else [])]
+
+    def start(self) -> None:
+        super().start()
+        self._replica = replica = RedisServer(self.directory / "replica")
+        try:
+            replica.start()
+            with socket.create_connection((HOST, replica.port), timeout=10) as control:
+                control.sendall(b"REPLICAOF %b %d\r\n" % (HOST.encode(), self.port))
+            deadline = time.monotonic() + self.start_s
+            with socket.create_connection((HOST, self.port), timeout=10) as control:
+                said = b""
+                while b"state=online" not in said:
+                    if time.monotonic() > deadline:
+                        raise BrokerError(f"the replica is not online: {said!r}")
+                    control.sendall(b"INFO replication\r\n")
+                    said = control.recv(1 << 16)
+                    time.sleep(0.02)
+        except BaseException:
+            self.kill()
+            raise
+
+    def _end(self, how: signal.Signals) -> None:
+        replica, self._replica = self._replica, None
+        if replica is not None:
+            replica._end(how)
+        super()._end(how)
+
+
 def _program(name: str) -> str:
     program = toolchain.find(name)
     if program is None:
@@ -73,6 +115,10 @@ def _mosquitto(folder: Path) -> Broker:
 def _rabbitmq(folder: Path) -> Broker:
     settings = {"mqtt.prefetch": RECEIVE_WINDOW, "log.console.level": "error"}
     return RabbitMq(folder, settings=settings)
+
+
+def _quorum(folder: Path) -> Broker:
+    return RabbitMqCluster(folder, settings={"mqtt.prefetch": RECEIVE_WINDOW, "log.console.level": "error"})
 
 
 def _said(command: Sequence[str], pattern: str) -> str:
@@ -99,7 +145,9 @@ SERVERS = {
     "amqtt": Server(Amqtt, lambda: metadata.version("amqtt")),
     "mosquitto": Server(_mosquitto, lambda: _said([_program("mosquitto"), "-h"], r"version (\S+)")),
     "rabbitmq": Server(_rabbitmq, lambda: _debian("rabbitmq-server"), slow=True),
+    "quorum": Server(_quorum, lambda: _debian("rabbitmq-server"), slow=True),
     "redis": Server(RedisServer, lambda: _said([_program("redis"), "--version"], r"v=(\S+)")),
+    "replica": Server(RedisWithReplica, lambda: _said([_program("redis"), "--version"], r"v=(\S+)")),
 }
 
 
@@ -119,16 +167,21 @@ ROWS = {
     "amqtt": Row("amqtt (in memory)", "amqtt", Mqtt),
     "mosquitto": Row("mosquitto", "mosquitto", Mqtt),
     "rabbitmq": Row("RabbitMQ (MQTT plugin)", "rabbitmq", Mqtt, (0, 1)),
+    "quorum": Row("RabbitMQ, quorum queues on 3 nodes", "quorum", Mqtt, (1,)),
     "redis": Row("Redis Streams", "redis", Redis, (1,)),
+    "replica": Row("Redis Streams, WAIT for 1 replica", "replica", RedisWait, (1,)),
 }
 
 
-def processor_seconds(pid: int) -> float:
-    """What a process and its threads have used."""
-    used = 0
-    for task in Path(f"/proc/{pid}/task").iterdir():
-        used += int((task / "schedstat").read_text().split()[0])
-    return used / 1e9
+def processor_seconds(*pids: int) -> float:
+    """What processes, their threads and their child processes have used."""
+    used = 0.0
+    for pid in pids:
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+            for task in Path(f"/proc/{pid}/task").iterdir():
+                used += int((task / "schedstat").read_text().split()[0]) / 1e9
+                used += processor_seconds(*map(int, (task / "children").read_text().split()))
+    return used
 
 
 def syncs_per_second(folder: Path, count: int = 200) -> float:

@@ -333,6 +333,40 @@ class _RedisPublisher(Publisher):
         return lines // 2, b"", data[whole:]
 
 
+class _RedisWaitingPublisher(_RedisPublisher):
+    """Sends WAIT behind the messages that Redis has answered. They are done when a replica has them too."""
+
+    _WAIT = _command(b"WAIT", b"1", b"10000")
+
+    def __init__(self, wire: Wire, n: int):
+        super().__init__(wire, n)
+        self._answered = self._waiting = 0
+
+    def take(self, data: bytes) -> tuple[int, bytes, bytes]:
+        done = 0
+        answer = b""
+        while True:
+            if self._waiting and data.startswith(b":"):
+                line, whole, rest = data.partition(b"\r\n")
+                if not whole:
+                    return done, answer, data
+                if line != b":1":
+                    raise WireError(f"WAIT said {line!r}")
+                done += self._waiting
+                self._waiting, data = 0, rest
+            end = data.find(b":") if self._waiting else -1
+            count, _, rest = super().take(data if end < 0 else data[:end])
+            # The answer to WAIT stands between those to XADD, whose ids have no colon.
+            self._answered += count
+            data = rest if end < 0 else rest + data[end:]
+            if not (self._waiting and data.startswith(b":") and b"\r\n" in data):
+                break
+        if self._answered and not self._waiting:
+            self._waiting, self._answered = self._answered, 0
+            answer = self._WAIT
+        return done, answer, data
+
+
 class _RedisConsumer(Subscriber):
     """Asks for the next messages when it acknowledges the last ones."""
 
@@ -382,3 +416,10 @@ class Redis(Wire):
 
     def subscriber(self, n: int) -> Subscriber:
         return _RedisConsumer(self, n)
+
+
+class RedisWait(Redis):
+    """Redis Streams whose publishers wait for a replica."""
+
+    def publisher(self, n: int) -> Publisher:
+        return _RedisWaitingPublisher(self, n)

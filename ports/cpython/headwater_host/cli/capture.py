@@ -1,4 +1,4 @@
-"""``headwater capture ls | verify | cat``: list, verify and print a capture log.
+"""``headwater capture``: list, verify, print, prune, repair and export a capture log.
 
 Exit code 0: no damage (a torn tail is not damage); 1: the log is damaged; 2: it cannot be read.
 """
@@ -12,15 +12,21 @@ import time
 from collections.abc import Iterable, Iterator
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
+from headwater_host.capture import pcapng
+from headwater_host.capture.block_log import BlockLog, CaptureLockedError
 from headwater_host.capture.format import DIRECTIONS, DUPLICATE, MARKS, PROTOCOLS, UNMARKED, Block, Record
+from headwater_host.capture.manifest import Segment, list_log
 from headwater_host.capture.problem import Problem
 from headwater_host.capture.reader import CaptureReader, Report, SegmentTotals, verify
-from headwater_host.cli.options import FLAG, integer, option, subcommand
+from headwater_host.capture.readers import list_readers, remove_reader
+from headwater_host.capture.retention import Due, Limits, prune
+from headwater_host.cli.options import DURATION, FILE, FLAG, SIZE, integer, option, subcommand
 from headwater_host.cli.stdout import check_reader
 from headwater_host.exits import FAILED, OK, USAGE, CommandError
 from headwater_host.inspect.records import decoded
+from headwater_host.private import opened
 
 _FOLLOW_S = 0.2
 _COLUMNS = ("segment", "state", "blocks", "records", "bytes", "first", "last")
@@ -36,25 +42,69 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     cat = subcommand(
         commands, "cat", "print the records", "One JSON object on each line; damage on standard error."
     )
-    for command in (ls, check, cat):
+    stats = subcommand(commands, "stats", "count records and bytes by peer and protocol")
+    remove = subcommand(
+        commands,
+        "prune",
+        "remove old segments",
+        "The gateway does so by itself with max_age and max_bytes in [capture].",
+    )
+    repair = subcommand(
+        commands,
+        "repair",
+        "cut the torn tail and seal what a crash has left open",
+        "A gateway does so when it starts. Damaged blocks are reported and not changed.",
+    )
+    export = subcommand(
+        commands,
+        "export",
+        "write the frames for Wireshark and tshark",
+        "Addresses and TCP headers in the file are invented: the log contains frames only.",
+    )
+    readers = subcommand(commands, "readers", "list the readers for which segments are kept")
+    for command in (ls, check, cat, stats, remove, repair, export, readers):
         option(command, "directory", "Directory of the capture log", metavar="DIR", type=Path)
-    for command in (ls, check):
+    for command in (ls, check, stats, remove, readers):
         option(command, "--json", "Print one JSON object", FLAG)
     option(cat, "--limit", "Stop after N records", integer(0, 1 << 62))
-    option(cat, "--peer", "Only records of this peer, such as serial:/dev/ttyACM0", metavar="PEER")
+    for command in (cat, export):
+        option(command, "--peer", "Only records of this peer, such as serial:/dev/ttyACM0", metavar="PEER")
     form = cat.add_mutually_exclusive_group()
     option(form, "--raw", "Write only the bytes of the frames", FLAG)
     option(form, "--decode", "Add the decoded packet (MQTT, FMQ)", FLAG)
     option(cat, "--follow", "Wait for new records until interrupted", FLAG)
+    option(remove, "--max-age", "Remove segments whose last record is older, such as 30d", DURATION)
+    option(remove, "--max-bytes", "Remove the oldest segments above this size, such as 10GiB", SIZE)
+    option(
+        remove,
+        "--unread",
+        "Also remove segments that a reader has not taken; default: keep",
+        choices=("keep", "remove"),
+        default="keep",
+    )
+    option(remove, "--dry-run", "Only print what would be removed", FLAG)
+    option(export, "--pcap", "File to write, in the pcapng format", FILE, required=True)
+    option(readers, "--forget", "Forget a reader, so that nothing is kept for it", metavar="NAME")
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Run the subcommand; return the exit code. Raises CommandError if the log cannot be read."""
-    command = {"ls": _ls, "verify": _verify, "cat": _cat}[arguments.capture_command]
+    command = {
+        "ls": _ls,
+        "verify": _verify,
+        "cat": _cat,
+        "stats": _stats,
+        "prune": _prune,
+        "repair": _repair,
+        "export": _export,
+        "readers": _readers,
+    }[arguments.capture_command]
     try:
         return command(arguments)
     except BrokenPipeError:
         raise  # the reader closed the pipe
+    except CaptureLockedError as error:
+        raise CommandError(f"{arguments.directory}: {error.strerror}", FAILED) from error
     except OSError as error:
         what = str(error) if error.filename is None else f"{error.filename}: {error.strerror}"
         raise CommandError(what, USAGE) from error
@@ -140,18 +190,23 @@ def _verify(arguments: argparse.Namespace) -> int:
     return FAILED if report.damaged else OK
 
 
+class _Damage:
+    """Prints damage on standard error. ``status`` is the exit code."""
+
+    def __init__(self) -> None:
+        self.status = OK
+
+    def __call__(self, problem: Problem) -> None:
+        self.status = FAILED
+        print(f"headwater: {problem}", file=sys.stderr)
+
+
 # ---- cat -------------------------------------------------------------------------------------------------------------
 
 
 def _cat(arguments: argparse.Namespace) -> int:
-    status = OK
-
-    def report(problem: Problem) -> None:
-        nonlocal status
-        status = FAILED
-        print(f"headwater: {problem}", file=sys.stderr)
-
-    reader = CaptureReader(arguments.directory, on_problem=report)
+    damage = _Damage()
+    reader = CaptureReader(arguments.directory, on_problem=damage)
     left = arguments.limit
     while left != 0:
         for block in reader.blocks():
@@ -160,7 +215,7 @@ def _cat(arguments: argparse.Namespace) -> int:
                 if left is not None:
                     left -= 1
                     if left == 0:
-                        return status
+                        return damage.status
         sys.stdout.flush()
         if not arguments.follow:
             break
@@ -168,7 +223,7 @@ def _cat(arguments: argparse.Namespace) -> int:
         time.sleep(_FOLLOW_S)
     if reader.torn is not None:
         print(f"headwater: {reader.torn}", file=sys.stderr)
-    return status
+    return damage.status
 
 
 def _wanted(block: Block, peer: str | None) -> Iterator[Record]:
@@ -201,3 +256,149 @@ def _write(record: Record, raw: bool, decode: bool) -> None:
     if decode:
         fields["packet"] = decoded(record)
     print(json.dumps(fields))
+
+
+# ---- stats, export ---------------------------------------------------------------------------------------------------
+
+
+def _stats(arguments: argparse.Namespace) -> int:
+    """Count records and bytes by peer, protocol and direction."""
+    damage = _Damage()
+    counts: dict[tuple[str, int, int], Totals] = {}
+    for block in CaptureReader(arguments.directory, on_problem=damage).blocks():
+        columns = zip(block.peer, block.protocol, block.direction, block.length, block.time_ns, strict=True)
+        for peer, protocol, direction, length, time_ns in columns:
+            key = block.peers[peer], protocol, direction
+            counts[key] = counts.get(key, _NOTHING).add(length, time_ns)
+    rows = [
+        {
+            "peer": peer,
+            "protocol": PROTOCOLS.get(protocol, protocol),
+            "direction": DIRECTIONS.get(direction, direction),
+            "records": totals.records,
+            "bytes": totals.bytes,
+            "first": format_time(totals.first_ns),
+            "last": format_time(totals.last_ns),
+            "per_second": totals.rate,
+        }
+        for (peer, protocol, direction), totals in sorted(counts.items())
+    ]
+    if arguments.json:
+        print(json.dumps({"peers": rows}))
+        return damage.status
+    names = ("peer", "protocol", "records", "bytes", "per_second", "direction", "first", "last")
+    cells = [["-" if row[name] is None else str(row[name]) for name in names] for row in rows]
+    _print_table([[name.replace("_", " ") for name in names], *cells])
+    return damage.status
+
+
+class Totals(NamedTuple):
+    """Records and bytes of frames, with the times of the first and the last."""
+
+    records: int
+    bytes: int
+    first_ns: int
+    last_ns: int
+
+    def add(self, length: int, time_ns: int) -> Totals:
+        """Return the totals with one more record."""
+        first, last = (self.first_ns, self.last_ns) if self.records else (time_ns, time_ns)
+        return Totals(self.records + 1, self.bytes + length, min(first, time_ns), max(last, time_ns))
+
+    @property
+    def rate(self) -> float | None:
+        """Records per second between the first and the last; None if they have the same time."""
+        span = self.last_ns - self.first_ns
+        return round((self.records - 1) * 1e9 / span, 3) if span > 0 else None
+
+
+_NOTHING = Totals(0, 0, 0, 0)
+
+
+def _export(arguments: argparse.Namespace) -> int:
+    damage = _Damage()
+    blocks = CaptureReader(arguments.directory, on_problem=damage).blocks()
+    records = (record for block in blocks for record in _wanted(block, arguments.peer))
+    # Open the log before the file is created or overwritten.
+    list_log(arguments.directory)
+    with open(arguments.pcap, "wb", opener=opened) as out:
+        count = pcapng.export(records, out)
+    print(f"{count} records in {arguments.pcap}")
+    return damage.status
+
+
+# ---- prune, repair, readers ------------------------------------------------------------------------------------------
+
+
+def _prune(arguments: argparse.Namespace) -> int:
+    limits = Limits(arguments.max_age, arguments.max_bytes, arguments.unread)
+    if not limits:
+        raise CommandError("--max-age or --max-bytes is needed", USAGE)
+    now = time.time_ns()
+
+    def age(segment: Segment) -> float:
+        return (now - segment.entry.last_ns) / 1e9 if segment.entry is not None else 0.0
+
+    removal = prune(arguments.directory, limits, age, dry_run=arguments.dry_run)
+    if arguments.json:
+        found = {
+            "dry_run": arguments.dry_run,
+            "removed": [_due(due) for due in removal.removed],
+            "kept": [_due(due) for due in removal.kept],
+            "left_bytes": removal.left,
+        }
+        print(json.dumps(found))
+    else:
+        verb = "would remove" if arguments.dry_run else "removed"
+        for due in removal.removed:
+            unread = f", which {', '.join(due.readers)} has not taken" if due.readers else ""
+            print(f"{verb} {due.segment.path.name}, {due.bytes} bytes{unread}")
+        for due in removal.kept:
+            print(f"kept {due.segment.path.name}, {due.bytes} bytes, for {', '.join(due.readers)}")
+        print(
+            f"{verb} {len(removal.removed)} segments, {removal.removed_bytes} bytes; {removal.left} bytes are left"
+        )
+    return FAILED if removal.kept else OK
+
+
+def _due(due: Due) -> dict[str, Any]:
+    return {"file": due.segment.path.name, "bytes": due.bytes, "readers": list(due.readers)}
+
+
+def _repair(arguments: argparse.Namespace) -> int:
+    list_log(arguments.directory)  # creates no log where there is none
+    log = BlockLog(arguments.directory)
+    try:
+        recovery = log.recovery
+    finally:
+        log.close()
+    for path in recovery.sealed:
+        print(f"sealed {path.name}")
+    if str(recovery):
+        print(recovery)
+    if not (recovery.sealed or str(recovery)):
+        print("nothing to repair")
+    return FAILED if recovery.problems else OK
+
+
+def _readers(arguments: argparse.Namespace) -> int:
+    directory: Path = arguments.directory
+    list_log(directory)
+    if arguments.forget is not None:
+        try:
+            if not remove_reader(directory, arguments.forget):
+                raise CommandError(f"there is no reader {arguments.forget!r}", FAILED)
+        except ValueError as error:
+            raise CommandError(str(error), USAGE) from error
+    readers = list_readers(directory)
+    if arguments.json:
+        print(json.dumps({"readers": readers}))
+        return OK
+    for name, sequence in readers.items():
+        needs = (
+            "is damaged: everything is kept" if sequence is None else f"needs block {sequence} and later ones"
+        )
+        print(f"{name} {needs}")
+    if not readers:
+        print("no readers")
+    return OK

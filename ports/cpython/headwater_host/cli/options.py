@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from headwater_host import settings
 from headwater_host.exits import USAGE, CommandError
 
 
@@ -40,11 +41,24 @@ def pause(text: str) -> float:
     return 0.0 if text == "0" else seconds(text)
 
 
+def _setting(convert: Callable[[Any], Any], what: str) -> Callable[[str], Any]:
+    def parse(text: str) -> Any:
+        try:
+            return convert(int(text) if text.isascii() and text.isdigit() else text)
+        except ValueError:
+            raise argparse.ArgumentTypeError(f"{text!r} is not {what}") from None
+
+    return parse
+
+
 #: Kinds of options: arguments of ``add_argument``.
 Kind = Mapping[str, Any]
 FLAG: Kind = {"action": "store_true"}
 FILE: Kind = {"type": Path, "metavar": "FILE"}
 SECONDS: Kind = {"type": seconds, "metavar": "SECONDS"}
+#: As in the configuration files.
+DURATION: Kind = {"type": _setting(settings.duration, settings.DURATION[0]), "metavar": "TIME"}
+SIZE: Kind = {"type": _setting(settings.size, settings.SIZE[0]), "metavar": "SIZE"}
 REPEATABLE: Kind = {"action": "append", "default": []}
 
 

@@ -26,6 +26,11 @@ from headwater_host.errors import (
     connection_error,
 )
 
+#: At most this many addresses that are not in the list of servers are tried in a round, because a hub names them.
+MOVES = 4
+#: A client follows a hub that ends the connection without a pause if the connection has lasted this many seconds.
+MOVED_AFTER = 1.0
+
 _Self = TypeVar("_Self", bound="Lifecycle")
 
 
@@ -68,6 +73,9 @@ class Lifecycle(abc.ABC):
     ``_current`` returns None.
     """
 
+    #: True if the client connects to the server that another one names.
+    FOLLOWS = False
+
     def __init__(
         self,
         session: LifecycleSession,
@@ -93,6 +101,9 @@ class Lifecycle(abc.ABC):
         self.before_attempts: Callable[[], Awaitable[object]] | None = None
         self._routes = routes
         self._at = 0
+        # The route that was taken last, and the one that the server named when it ended the connection.
+        self._route = routes[0]
+        self._moved: Route | None = None
         self._policy = reconnect
         self._pauses = Pauses(reconnect or Reconnect())
         self._entered = False
@@ -215,7 +226,7 @@ class Lifecycle(abc.ABC):
     @property
     def server(self) -> str:
         """The host and port of the server that the client connected to last, or tried last."""
-        return str(self._routes[self._at])
+        return str(self._route)
 
     @property
     def reconnects(self) -> bool:
@@ -230,7 +241,8 @@ class Lifecycle(abc.ABC):
     async def _round(self) -> None:
         """Try each server once, starting with the last that worked, until the client is connected.
 
-        Raises the last error; a refusal only when every server has refused.
+        Where a hub names the one that leads, that one is tried next. Raises the last error; a refusal only when every
+        server has refused.
         """
         if self.before_attempts is not None:
             try:
@@ -238,19 +250,39 @@ class Lifecycle(abc.ABC):
             except Exception:
                 self.logger.exception("before_attempts failed")
         failed: list[ClientError] = []
+        moved, self._moved = self._moved, None
+        # The servers of the list that have been tried, and the addresses that hubs have named.
+        tried = 0
+        named: set[str] = set()
         while True:
+            self._route = moved or self._routes[self._at]
+            tried += moved is None
+            named.add(str(self._route))
             try:
-                await self._attempt(self._routes[self._at])
+                await self._attempt(self._route)
                 self._pauses.connected()
+                self._at = next(
+                    (n for n, one in enumerate(self._routes) if str(one) == self.server), self._at
+                )
                 return
             except ArgumentError:
                 raise
             except ClientError as error:
                 failed.append(error)
-            self._at = (self._at + 1) % len(self._routes)
-            if len(failed) == len(self._routes):
-                raise next((error for error in reversed(failed) if not is_refusal(error)), failed[-1])
+                moved = self._named(error)
+            if moved is not None and (str(moved) in named or len(named) > len(self._routes) + MOVES):
+                moved = None
+            if moved is None:
+                self._at = (self._at + 1) % len(self._routes)
+                if tried == len(self._routes):
+                    raise next((error for error in reversed(failed) if not is_refusal(error)), failed[-1])
             self.logger.warning("%s", failed[-1])
+
+    def _named(self, error: ClientError) -> Route | None:
+        """Return the route to the server that the last one named in its refusal."""
+        if not self.FOLLOWS or not isinstance(error, ConnectRefusedError | DisconnectedError):
+            return None
+        return self._route.to(error.server_reference)
 
     async def _attempt(self, route: Route) -> None:
         connection = self._opening = Connection(self.session, self._on_lost, self._tick, self.session.probe)
@@ -312,7 +344,7 @@ class Lifecycle(abc.ABC):
             if self._online is not None and not self._online.done():
                 self._online.set_exception(error)
             return
-        self.logger.warning("%s: %s", self._routes[self._at], error)
+        self.logger.warning("%s: %s", self._route, error)
         if not self._kept:
             self._end(error)
             # Later, because the session is in the middle of a call.
@@ -320,6 +352,7 @@ class Lifecycle(abc.ABC):
             return
         self.connection = None
         self._error = error
+        self._moved = self._named(error)
         self._on_interrupted(error)
         if self._lost is not None and not self._lost.done():
             self._lost.set_result(error)
@@ -379,7 +412,10 @@ class Lifecycle(abc.ABC):
                     self._lost.set_result(self._error)
                 error = await self._lost
                 self._say(error)
-                await self._reach(self._pauses.lost(error, loop.time() - self._since))
+                lasted = loop.time() - self._since
+                pause = self._pauses.lost(error, lasted)
+                # A hub that stops leading names the next one, which waits for the clients.
+                await self._reach(None if self._moved is not None and lasted >= MOVED_AFTER else pause)
         except Exception as error:
             over = error if isinstance(error, ClientError) and self.connection is None else None
             if over is None:

@@ -1,6 +1,7 @@
 """Connect over TCP, TLS or WebSocket, and explain failures."""
 
 import asyncio
+import copy
 import os
 import re
 import socket
@@ -26,6 +27,7 @@ _NOT_TLS = (
 _NO_TLS = "the handshake failed ({}); the server may not speak TLS on this port"
 # After this time the next address of a host is tried concurrently (RFC 8305, "Happy Eyeballs").
 _NEXT_ADDRESS_S = 0.25
+_ADDRESS = re.compile(r"(?:\[([0-9A-Fa-f:.]+)\]|([^:/@\[\]\s]+)):([0-9]{1,5})")
 # How long after the client's timeout an abandoned handshake ends.
 _LINGER_S = 1.0
 
@@ -144,7 +146,7 @@ class Route:
         self.host = host
         self.port = port or DEFAULT_PORTS[bool(tls), websocket is not None]
         self._context = tls.make_context() if tls else None
-        self._server_name = (tls.server_name or host) if tls else None
+        self._given_name = tls.server_name if tls else None
         self._uri = ""
         if websocket is not None:
             if not re.fullmatch(r"(/[!-~]*)?", websocket) or "#" in websocket:
@@ -160,6 +162,15 @@ class Route:
 
     def __str__(self) -> str:
         return f"{self.host}:{self.port}"
+
+    def to(self, address: str) -> "Route | None":
+        """Return the route with the same options to ``HOST:PORT`` or ``[HOST]:PORT``; None for another text."""
+        found = _ADDRESS.fullmatch(address)
+        if not found or not 1 <= int(found[3]) <= 65535:
+            return None
+        route = copy.copy(self)
+        route.host, route.port = found[1] or found[2], int(found[3])
+        return route
 
     async def open(self, connection: asyncio.BufferedProtocol, timeout: float) -> None:
         """Connect, and give ``connection`` its transport.
@@ -208,7 +219,7 @@ class Route:
                 self.host,
                 self.port,
                 ssl=self._context,
-                server_hostname=self._server_name,
+                server_hostname=None if self._context is None else self._given_name or self.host,
                 ssl_handshake_timeout=tls_timeout,
                 **options,
             )

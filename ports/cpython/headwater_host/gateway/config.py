@@ -9,7 +9,9 @@ from pathlib import Path
 from typing import Any, Literal, TypeVar
 
 from headwater_host import settings
+from headwater_host.capture.block_log import SEGMENT_AGE_NS, SEGMENT_BYTES
 from headwater_host.capture.format import MAX_FRAME
+from headwater_host.capture.retention import Limits
 from headwater_host.capture.sync_budget import CREDIT, SyncBudget, default_rate
 from headwater_host.client.mqtt.options import Version
 from headwater_host.client.route import DEFAULT_PORTS, Route, Tls
@@ -109,6 +111,10 @@ class GatewayConfig:
     #: Maximum rate of disk syncs: 0 for no limit, None for the default of the device; and maximum burst.
     syncs_per_second: int | None = None
     sync_credit: int = CREDIT
+    retention: Limits = field(default_factory=Limits)
+    #: Size and age at which a segment of the log is sealed, in bytes and seconds.
+    segment_bytes: int = SEGMENT_BYTES
+    segment_age: float = SEGMENT_AGE_NS / 1e9
 
     def budget(self) -> SyncBudget:
         """Return the budget of disk syncs for the log."""
@@ -226,6 +232,22 @@ _TOP = {
 }
 
 
+#: The table [capture], which may replace the text `capture`.
+_CAPTURE = {
+    "directory": Key(
+        "a directory", settings.path, meaning="Directory of the capture log; the same as `capture = DIR`"
+    ),
+    "segment_bytes": Key(*settings.SIZE, meaning="Size at which a segment is sealed; default: 64 MiB"),
+    "segment_age": Key(*settings.DURATION, meaning="Age at which a segment is sealed; default: 1 h"),
+    "max_age": Key(*settings.DURATION, meaning="Age at which a sealed segment is removed; default: never"),
+    "max_bytes": Key(
+        *settings.SIZE, meaning="Size of the log above which the oldest segments are removed; default: none"
+    ),
+    "unread": Key(
+        *settings.one_of("keep", "remove"),
+        meaning="Whether segments that a reader has not taken are removed by these limits; default: keep",
+    ),
+}
 _SERIAL = {
     "port": Key("a serial port", settings.text, required=True, meaning="Serial port"),
     "protocol": Key(*settings.one_of(MQTT, FMQ), meaning="Protocol of the board; default: mqtt"),
@@ -300,6 +322,7 @@ _TABLES = {"serial": _SERIAL, "broker": _BROKER, "fmq": _FMQ}
 #: The keys of the file, by table, for the documentation.
 KEYS = {
     "": _TOP,
+    "capture": _CAPTURE,
     "serial": _SERIAL,
     "broker": _BROKER,
     "hub": _HUB,
@@ -357,7 +380,10 @@ def load(path: Path, capture: Path | None = None, hub: dict[str, Any] | None = N
     Call ``check`` on the result.
     """
     file = SettingsFile.read(path)
-    top = file.top(_TOP, [*_TABLES, "hub", mq_config.MQ])
+    # `capture` is a directory, or a table.
+    is_table = isinstance(file.values.get("capture"), dict)
+    log = file.table("capture", _CAPTURE) if is_table else {}
+    top = file.top(_TOP, [*_TABLES, "hub", mq_config.MQ, *(["capture"] if is_table else [])])
     serials, brokers, hubs = (file.tables(name, keys) for name, keys in _TABLES.items())
     found = _hub(file, hub or {})
     mq = mq_config.read(file)
@@ -365,9 +391,11 @@ def load(path: Path, capture: Path | None = None, hub: dict[str, Any] | None = N
         if serial.get("protocol") == FMQ and found is None:
             file.mistake("a board that speaks FMQ needs [hub]", "serial", index, "protocol")
     file.check()
-    where = capture or top.get("capture")
+    where = capture or log.pop("directory", None) or top.get("capture")
+    log.pop("directory", None)
     if where is None:
         raise file.fail("'capture' is missing: a directory")
+    retention = Limits(**{key: log.pop(key) for key in ("max_age", "max_bytes", "unread") if key in log})
     group_readable: bool = top.get("group_readable", False)
     if group_readable:
         found = replace(found, group_readable=True) if found else None
@@ -383,4 +411,6 @@ def load(path: Path, capture: Path | None = None, hub: dict[str, Any] | None = N
         group_readable,
         top.get("syncs_per_second"),
         top.get("sync_credit", CREDIT),
+        retention,
+        **log,
     )

@@ -430,6 +430,12 @@ class Follower:
             self._said = text
             _logger.log(level, "mq: %s", text, exc_info=error)
 
+    @property
+    def position(self) -> int:
+        """The number of the first block that a restart would read."""
+        # ``_save`` runs ahead of its transaction, ``_place`` follows it.
+        return min(self._saved.sequence, self._place.sequence)
+
     def status(self) -> dict[str, Any]:
         """Return the statistics for JSON. For any thread."""
         counts = Counter(self.counts)

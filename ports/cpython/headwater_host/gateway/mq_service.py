@@ -111,6 +111,11 @@ class MqService:
                 raise
             self._threads.append(self._uplink.thread)
 
+    @property
+    def position(self) -> int:
+        """The number of the first block of the log that is not completely in the queue."""
+        return self._follower.position
+
     def start(self) -> None:
         """Start the threads."""
         for thread in self._threads:

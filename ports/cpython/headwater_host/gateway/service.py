@@ -5,8 +5,6 @@ import json
 import logging
 import os
 import time
-from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from headwater_host.capture import CaptureLockedError, CaptureWriteError
@@ -20,9 +18,10 @@ from headwater_host.gateway.hub_source import HubSource
 from headwater_host.gateway.mqtt_board import MqttBoard
 from headwater_host.gateway.recording import Recorder
 from headwater_host.gateway.remote_hub_source import RemoteHubSource
+from headwater_host.gateway.retention import INTERVAL, MQ_READER, Retention
 from headwater_host.gateway.serial_line import SerialLine, text_of
 from headwater_host.hub.errors import StorageError
-from headwater_host.private import opened
+from headwater_host.private import replace_file
 
 if TYPE_CHECKING:
     from headwater_host.gateway.mq_service import MqService
@@ -48,6 +47,9 @@ class Gateway:
         self._hub: HubSource | None = None
         self._mq: MqService | None = None
         self._recorder: Recorder | None = None
+        self._retention = Retention(
+            config.capture, config.retention, self._positions, group_readable=config.group_readable
+        )
         # Why the last write of the statistics failed.
         self._stats_failure = ""
         self._line_at = 0.0
@@ -72,6 +74,8 @@ class Gateway:
             on_error=lambda error: self._failed(error),
             budget=budget,
             group_readable=self._config.group_readable,
+            segment_bytes=self._config.segment_bytes,
+            segment_age=self._config.segment_age,
         )
         try:
             await capture.__aenter__()
@@ -119,10 +123,11 @@ class Gateway:
         tasks = [asyncio.create_task(source.run(), name=source.peer) for source in self._sources]
         for task in tasks:
             task.add_done_callback(self._source_ended)
-        ticker = asyncio.create_task(self._tick(recorder))
+        periodic = [asyncio.create_task(self._tick(recorder)), asyncio.create_task(self._retain())]
         await self._stop.wait()
         _logger.info("stopping")
-        ticker.cancel()
+        for task in periodic:
+            task.cancel()
         return await self._end(capture, recorder, tasks)
 
     async def _start_hub(self, recorder: Recorder) -> None:
@@ -219,6 +224,15 @@ class Gateway:
                 self._line_at, self._line_records = now, recorder.records
                 _logger.info("%s, %.1f a second", self._totals(recorder), rate)
 
+    def _positions(self) -> dict[str, int]:
+        """Return the first block that each reader within the gateway still needs."""
+        return {} if self._mq is None else {MQ_READER: self._mq.position}
+
+    async def _retain(self) -> None:
+        while True:
+            await asyncio.to_thread(self._retention.run)
+            await asyncio.sleep(INTERVAL)
+
     def _totals(self, recorder: Recorder) -> str:
         names = [(source.peer, source.state) for source in self._all()]
         states = ", ".join(
@@ -240,6 +254,7 @@ class Gateway:
             "error": str(recorder.error) if recorder.error else None,
             "sources": [source.status() for source in self._all()],
             "mq": self._mq.status() if self._mq is not None else None,
+            "retention": self._retention.status(),
         }
 
     def _write_stats(self, recorder: Recorder) -> None:
@@ -249,7 +264,7 @@ class Gateway:
         failure = ""
         try:
             text = json.dumps(self.status(recorder)) + "\n"
-            _replace(path, text, group_readable=self._config.group_readable)
+            replace_file(path, text.encode(), group_readable=self._config.group_readable)
         except OSError as error:
             failure = text_of(error)
         if failure and failure != self._stats_failure:
@@ -257,14 +272,6 @@ class Gateway:
         elif self._stats_failure and not failure:
             _logger.info("statistics are written to %s again", path)
         self._stats_failure = failure
-
-
-def _replace(path: Path, text: str, *, group_readable: bool) -> None:
-    """Replace a file atomically."""
-    part = path.with_name(path.name + ".part")
-    with open(part, "w", opener=partial(opened, group_readable=group_readable)) as out:
-        out.write(text)
-    part.replace(path)
 
 
 async def serve(config: GatewayConfig) -> int:

@@ -61,7 +61,7 @@ class Subscriber(Member):
         #: Retained messages that were sent on an earlier connection.
         self._sent_before: set[bytes] = set()
         #: Messages up to this change may have been sent before the hub was started.
-        self._before = store.durable
+        self._before = store.committed
         #: Answered with PUBREC, waiting for PUBCOMP.
         self._released: dict[bytes, None] = {}
         self.group = groups.group("$session/" + client.name) if client.kept else None

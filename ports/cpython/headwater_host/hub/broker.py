@@ -15,10 +15,11 @@ from headwater_host.hub.access import Access, Address
 from headwater_host.hub.broadcast import Broadcasts
 from headwater_host.hub.clients import Client, Clients
 from headwater_host.hub.config import HubConfig
-from headwater_host.hub.connection import Connection, Shared
+from headwater_host.hub.connection import Connection, Shared, on_elect
 from headwater_host.hub.consume import Consumers
 from headwater_host.hub.errors import RefusedError
 from headwater_host.hub.groups import Groups
+from headwater_host.hub.leadership import Leadership
 from headwater_host.hub.login import Login
 from headwater_host.hub.memory import Memory
 from headwater_host.hub.metrics import Metrics, Traffic
@@ -50,6 +51,8 @@ _logger = logging.getLogger("headwater.hub")
 
 Handler = Callable[[Connection, Frame, bytes], None]
 
+#: Requests that need no AUTH before them.
+_STRANGERS = {spec.AUTH, spec.ELECT}
 #: Requests that are answered only after their changes are on disk.
 _STORED = {spec.REGISTER, spec.UNREGISTER, spec.PUBLISH, spec.SUBSCRIBE, spec.UNSUBSCRIBE}
 
@@ -57,7 +60,13 @@ _STORED = {spec.REGISTER, spec.UNREGISTER, spec.PUBLISH, spec.SUBSCRIBE, spec.UN
 class Broker:
     """The hub without its sockets. Everything happens in the event loop's thread."""
 
-    def __init__(self, store: Store, config: HubConfig, observer: Observer | None = None):
+    def __init__(
+        self,
+        store: Store,
+        config: HubConfig,
+        observer: Observer | None = None,
+        leadership: Leadership | None = None,
+    ):
         self.loop = loop = asyncio.get_running_loop()
         self.store = store
         self.connections: set[Connection] = set()
@@ -79,6 +88,7 @@ class Broker:
             self.metrics.counter("refused_total", "Requests that were refused.", "type"),
             self.metrics.counter("malformed_total", "Malformed frames."),
             observer,
+            leadership or Leadership(),
         )
         turns = Turns(loop)
         self.durable = Durable(store, observer)
@@ -129,6 +139,7 @@ class Broker:
         #: The frames that a client may send; before AUTH is accepted only AUTH.
         self._handlers: dict[int, Handler] = {
             spec.AUTH: login.on_auth,
+            spec.ELECT: partial(on_elect, self.shared),
             spec.REGISTER: publishing.on_register,
             spec.UNREGISTER: publishing.on_unregister,
             spec.PUBLISH: publishing.on_publish,
@@ -215,7 +226,7 @@ class Broker:
         """Handle a frame. Raises RefusedError."""
         kind = f.head >> 4
         handler = self._handlers.get(kind)
-        if connection.client is None and kind != spec.AUTH:
+        if connection.client is None and kind not in _STRANGERS:
             raise RefusedError(spec5.PROTOCOL_ERROR, "AUTH must be accepted first")
         if handler is None:
             raise RefusedError(spec5.PROTOCOL_ERROR, f"this hub does not support {TYPES[kind]}")

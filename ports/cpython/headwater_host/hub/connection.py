@@ -15,11 +15,12 @@ from headwater.fmq.ids import MORE, id_end
 from headwater.fmq.names import TYPES
 from headwater.mqtt import spec5
 from headwater_host.fmq.usual import usual
-from headwater_host.hub import access, frames
+from headwater_host.hub import access, frames, requests
 from headwater_host.hub.access import Access
 from headwater_host.hub.clients import Client
 from headwater_host.hub.config import ClientLimits
 from headwater_host.hub.errors import RefusedError
+from headwater_host.hub.leadership import Leadership
 from headwater_host.hub.memory import Memory
 from headwater_host.hub.metrics import Metric
 from headwater_host.hub.observer import Observer
@@ -47,6 +48,7 @@ class Shared:
     refused: Metric
     malformed: Metric
     observer: Observer | None
+    leadership: Leadership = field(default_factory=Leadership)
     #: Work in progress, which is cancelled when the hub ends.
     tasks: set[asyncio.Task[None]] = field(default_factory=set)
 
@@ -318,11 +320,25 @@ class Connection(asyncio.Protocol):
             self._loop.call_soon(self._flush)
 
     def _flush(self) -> None:
+        if not self._shared.leadership.leads():
+            # What was to be sent may be another hub's to send by now.
+            self._out.clear()
+            self._out_size = 0
+        self._write()
+
+    def _write(self) -> None:
         if self._out and self._transport is not None:
             out, self._out, self._out_size = self._out, [], 0
             self._transport.write(b"".join(out))
             if self._transport.get_write_buffer_size() or self.weight:
                 self.weigh()
+
+    def send_always(self, data: bytes) -> None:
+        """Send a frame at once, whether this hub leads or not."""
+        if self.closed is None:
+            self._flush()
+            self._out.append(data)
+            self._write()
 
     # -- memory ------------------------------------------------------------------------------------------------------
 
@@ -352,9 +368,9 @@ class Connection(asyncio.Protocol):
         """Close it, with an ACK that has the reason: to its AUTH, unless ``ident`` is given."""
         ident = ident or self.auth_id
         if self.closed is None and self._transport is not None:
-            if reason and ident:
-                self.send(frames.refusal(ident, reason, text))
             self._flush()
+            if reason and ident:
+                self.send_always(frames.refusal(ident, reason, text))
             if reason and not self.unread and self._transport.can_write_eof():
                 self._linger(self._transport)
             else:
@@ -385,3 +401,12 @@ class Connection(asyncio.Protocol):
             if self.login is not None:
                 self.login.cancel()
             self._events.closed(self)
+
+
+def on_elect(shared: Shared, connection: Connection, f: Frame, ident: bytes) -> None:
+    """Answer ELECT with what this hub knows of the leader. A hub that sends it need not log in. Raises RefusedError."""
+    shared.access.check("ELECT", None, connection.user, connection.peer)
+    request = requests.elect(f)
+    connection.send_always(
+        frames.elected(ident, shared.leadership.elect(request.candidate, request.announced))
+    )

@@ -15,4 +15,8 @@ class RefusedError(Exception):
 
 
 class StorageError(Exception):
-    """The storage file cannot be opened or written, is damaged, or belongs to another program."""
+    """The storage cannot be opened or written, is damaged, or belongs to another program."""
+
+
+class FencedError(StorageError):
+    """Another hub leads: nothing is written any more, and nothing is tried again."""

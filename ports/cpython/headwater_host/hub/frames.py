@@ -3,6 +3,8 @@
 from collections.abc import Sequence
 
 from headwater.fmq import spec
+from headwater_host.fmq import address
+from headwater_host.fmq.address import Address
 from headwater_host.fmq.kinds import DateTime
 from headwater_host.fmq.values import encode
 
@@ -46,6 +48,13 @@ def accepted(ident: bytes, process: int, present: bool, time_ns: int) -> bytes:
 def subscribed(ident: bytes, number: int) -> bytes:
     """Return the ACK to SUBSCRIBE."""
     return framed(spec.ACK << 4, ident, encode(0) + encode(number))
+
+
+def elected(ident: bytes, leader: tuple[Address, int] | None) -> bytes:
+    """Return the ACK to ELECT: None agrees with the candidate."""
+    if leader is None:
+        return framed(spec.ACK << 4, ident, _NONE)
+    return framed(spec.ACK << 4, ident, address.encode(leader[0]) + encode(leader[1]))
 
 
 def message(topic: "str | None", tags: Sequence[str], payload: bytes) -> bytes:

@@ -24,7 +24,13 @@ _PATIENCE = 10.0
 _LONGEST = 8192
 #: Requests at the same time.
 _MOST = 20
-_STATUS = {200: "OK", 404: "Not Found", 405: "Method Not Allowed", 400: "Bad Request"}
+_STATUS = {
+    200: "OK",
+    400: "Bad Request",
+    404: "Not Found",
+    405: "Method Not Allowed",
+    503: "Service Unavailable",
+}
 _TYPES = {200: "text/plain; version=0.0.4; charset=utf-8"}
 
 #: The values of a metric by its labels, or its only value.
@@ -138,14 +144,16 @@ class Traffic:
 # -- the HTTP server -----------------------------------------------------------------------------------------------
 
 
-async def serve(host: str, port: int, metrics: Metrics) -> asyncio.AbstractServer:
-    """Serve ``GET /metrics``. Raises OSError."""
+async def serve(
+    host: str, port: int, metrics: Callable[[], Metrics], health: Callable[[], str]
+) -> asyncio.AbstractServer:
+    """Serve ``GET /metrics`` and ``GET /health``: ``health`` returns what is wrong, or "". Raises OSError."""
     busy = asyncio.Semaphore(_MOST)
 
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
             async with busy:
-                await asyncio.wait_for(_answer(reader, writer, metrics), _PATIENCE)
+                await asyncio.wait_for(_answer(reader, writer, metrics, health), _PATIENCE)
         except (OSError, asyncio.TimeoutError):
             writer.transport.abort()
         finally:
@@ -154,7 +162,12 @@ async def serve(host: str, port: int, metrics: Metrics) -> asyncio.AbstractServe
     return await asyncio.start_server(answer, host, port, limit=_LONGEST)
 
 
-async def _answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, metrics: Metrics) -> None:
+async def _answer(
+    reader: asyncio.StreamReader,
+    writer: asyncio.StreamWriter,
+    metrics: Callable[[], Metrics],
+    health: Callable[[], str],
+) -> None:
     method = b""
     try:
         head = await reader.readuntil(b"\r\n\r\n")
@@ -162,12 +175,16 @@ async def _answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, me
     except (asyncio.IncompleteReadError, asyncio.LimitOverrunError, ValueError):
         status, body = 400, b"This is no HTTP request.\n"
     else:
-        if path.partition(b"?")[0] != b"/metrics":
-            status, body = 404, b"Not found; the metrics are at /metrics.\n"
+        path = path.partition(b"?")[0]
+        if path not in (b"/metrics", b"/health"):
+            status, body = 404, b"Not found; the metrics are at /metrics, the health at /health.\n"
         elif method not in (b"GET", b"HEAD"):
             status, body = 405, b"Method not allowed; use GET.\n"
+        elif path == b"/metrics":
+            status, body = 200, await _page(metrics())
         else:
-            status, body = 200, await _page(metrics)
+            problem = health()
+            status, body = 503 if problem else 200, f"{problem or 'ok'}\n".encode()
     writer.write(_head(status, len(body)) + (b"" if method == b"HEAD" else body))
     await writer.drain()
 

@@ -80,4 +80,4 @@ class Durable:
 
     def keeps_waiting(self, connection: Waiting) -> bool:
         """Return whether an answer for this connection is still waiting."""
-        return connection.asked > self._store.durable or connection.observed > self._observed
+        return connection.asked > self._store.committed or connection.observed > self._observed

@@ -32,7 +32,9 @@ UNSPECIFIED_ERROR
 MALFORMED_PACKET
   connection | the frame, or AUTH* | a malformed frame; ends the connection
 PROTOCOL_ERROR
-  broker | any | before AUTH is accepted; ELECT or SLAVEOF; ends the connection
+  broker | any | before AUTH is accepted; SLAVEOF; ends the connection
+  leadership | ELECT | the storage is not PostgreSQL; ends the connection
+  cluster.follower | any | this hub does not lead; ends the connection
   login | AUTH | a second AUTH; ends the connection
 IMPLEMENTATION_SPECIFIC_ERROR
   storage.topic | REGISTER | the topic has more queues
@@ -45,9 +47,12 @@ BAD_USER_NAME_OR_PASSWORD
   login | AUTH* | the user name or the password is wrong
 NOT_AUTHORIZED
   access | any but AUTH; a will | the rules deny it
+SERVER_UNAVAILABLE
+  leadership | AUTH* | this hub does not lead, and knows no hub that does
 SERVER_SHUTTING_DOWN
   broker | AUTH* | the hub stops
 KEEP_ALIVE_TIMEOUT
+  cluster.follower | AUTH* | no AUTH within `login` on a hub that does not lead
   broker | AUTH* | no AUTH within `login`, frame incomplete for `stalled`, or nothing received for 1.5 keep-alives
 SESSION_TAKEN_OVER
   clients | AUTH* | another connection has this client id
@@ -85,6 +90,8 @@ QUOTA_EXCEEDED
 PAYLOAD_FORMAT_INVALID
   rpc | reply | does not begin with the id of its call
   topic_list | call of `$hub/topics` | arguments are not a filter and a topic
+SERVER_MOVED
+  leadership | AUTH* | this hub does not lead; the text is the leader's address
 """
 
 

@@ -8,6 +8,8 @@ from typing import Any, NamedTuple
 
 from headwater.fmq import spec
 from headwater.fmq.frames import Frame
+from headwater_host.fmq import address
+from headwater_host.fmq.address import Address
 from headwater_host.fmq.values import decode_at
 
 _NO_TAGS = spec.LIST << 4
@@ -140,6 +142,22 @@ class Consume(NamedTuple):
 def consume(f: Frame) -> Consume:
     """Decode CONSUME."""
     return Consume(*_values(f, 2))
+
+
+class Elect(NamedTuple):
+    """ELECT. ``announced``: the candidate says that it leads."""
+
+    candidate: Address
+    version: int
+    announced: bool
+
+
+def elect(f: Frame) -> Elect:
+    """Decode ELECT."""
+    buf = bytes(f.buf[f.body : f.end])
+    candidate, at = address.decode(buf, 0)
+    both = spec.VOTE | spec.APPROVE
+    return Elect(candidate, decode_at(buf, at, len(buf))[0], f.head & both == both)
 
 
 def refusal_text(f: Frame) -> str:

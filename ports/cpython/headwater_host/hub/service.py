@@ -55,7 +55,9 @@ class Hub:
                 self.addresses += [socket.getsockname()[:2] for socket in server.sockets]
             if self.config.metrics is not None:
                 with _named(*self.config.metrics):
-                    self._servers.append(await metrics.serve(*self.config.metrics, broker.metrics))
+                    self._servers.append(
+                        await metrics.serve(*self.config.metrics, lambda: self.broker.metrics, self.health)
+                    )
         except BaseException:
             await self.stop()
             raise
@@ -76,6 +78,10 @@ class Hub:
         finally:
             if self._store is not None:
                 await self._store.close()
+
+    def health(self) -> str:
+        """Return what is wrong with the hub, or ""."""
+        return self.broker.durable.failure()
 
     async def _settled(self) -> None:
         done = asyncio.Event()

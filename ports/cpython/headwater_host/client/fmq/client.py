@@ -76,6 +76,8 @@ class Client(Subscribing):
     ``ClientError`` and its subclasses (``headwater_host.errors``). A client must not be used from several threads.
     """
 
+    FOLLOWS = True
+
     session: HostSession
 
     def __init__(

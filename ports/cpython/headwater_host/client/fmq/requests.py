@@ -10,7 +10,6 @@ from headwater.fmq.queues import register, unregister
 from headwater.reasons import describe
 from headwater_host.client.base import BaseClient
 from headwater_host.client.connection import TICK
-from headwater_host.client.fmq import address
 from headwater_host.client.fmq.messages import Message
 from headwater_host.client.fmq.session import HostSession
 from headwater_host.errors import (
@@ -20,6 +19,7 @@ from headwater_host.errors import (
     NotConnectedError,
     TimedOutError,
 )
+from headwater_host.fmq import address
 from headwater_host.fmq.values import decode_at
 from headwater_host.topics import topic_bytes
 

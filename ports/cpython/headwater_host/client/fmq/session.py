@@ -10,6 +10,7 @@ from headwater.fmq.frames import NO_TAGS
 from headwater.fmq.names import REASONS
 from headwater.fmq.session import LIVE, WAITS_1, ClientSession
 from headwater.fmq.spec import ACK, HEADER_SIZE, PINGREQ, PUBLISH
+from headwater.mqtt.spec5 import SERVER_MOVED
 from headwater.streaming import stream_to
 from headwater_host.client.connection import Chunks
 from headwater_host.client.fmq.fast import FastPath, front, length
@@ -174,11 +175,14 @@ class HostSession(ClientSession):
 
     def why(self) -> str:
         """Return the hub's text for its refusal."""
-        return self.reason().decode(errors="replace")
+        return "" if self.elsewhere() else self._text()
 
     def elsewhere(self) -> str:
-        """Return "": a hub names another one in ``why``."""
-        return ""
+        """Return the address of the hub that leads, if this one does not, or ""."""
+        return self._text() if self.return_code == SERVER_MOVED else ""
+
+    def _text(self) -> str:
+        return self.reason().decode(errors="replace")
 
 
 def _size(value: "Field") -> int:

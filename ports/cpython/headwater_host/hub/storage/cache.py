@@ -1,22 +1,20 @@
-"""Messages by sequence number: the last ones in memory, others from the file."""
+"""Messages by sequence number: the last ones in memory, others from the storage."""
 
-import sqlite3
 from collections.abc import Iterable
 from typing import Any
 
-from headwater_host.hub.storage.file import explained
-from headwater_host.hub.storage.records import COLUMNS, Message, held, message
+from headwater_host.hub.storage.contract import Engine
+from headwater_host.hub.storage.records import Message, held, message
 
-#: Messages that are read from the file in one query.
+#: Messages that are read from the storage in one query.
 _AT_ONCE = 500
 
 
 class Cache:
-    """The messages of a file. ``limit``: bytes of those that stay in memory after a commit."""
+    """The messages of a storage. ``limit``: bytes of those that stay in memory after a commit."""
 
-    def __init__(self, reader: sqlite3.Connection, path: str, limit: int):
-        self._reader = reader
-        self._path = path
+    def __init__(self, engine: Engine, limit: int):
+        self._engine = engine
         self._limit = limit
         #: By sequence number. The garbage collector does not track exact tuples of such values.
         self._there: dict[int, tuple[Any, ...]] = {}
@@ -58,14 +56,9 @@ class Cache:
             if stored is not None:
                 wanted[seq] = Message._make(stored)
         missing = [seq for seq, one in wanted.items() if one is None]
-        try:
-            for n in range(0, len(missing), _AT_ONCE):
-                some = missing[n : n + _AT_ONCE]
-                query = f"SELECT {COLUMNS} FROM messages WHERE seq IN ({','.join('?' * len(some))})"
-                for values in self._reader.execute(query, some).fetchall():
-                    wanted[values[0]] = message(values, topic)
-        except sqlite3.Error as error:
-            raise explained(self._path, error) from error
+        for n in range(0, len(missing), _AT_ONCE):
+            for values in self._engine.read(missing[n : n + _AT_ONCE]):
+                wanted[values[0]] = message(values, topic)
         found = [one for one in wanted.values() if one is not None]
         self.damaged += len(wanted) - len(found)
         return found

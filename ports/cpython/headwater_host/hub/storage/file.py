@@ -7,14 +7,15 @@ import os
 import sqlite3
 
 from headwater_host.hub.errors import StorageError
-from headwater_host.hub.storage.records import SCHEMA
+from headwater_host.hub.storage.records import new_lineage
+from headwater_host.hub.storage.sqlite_tables import FIRST_LEADER, SCHEMA
 from headwater_host.hub.storage.upgrade import EARLIER, upgrade
 from headwater_host.private import prepare
 from headwater_host.sqlite import Cause, cause
 
 #: PRAGMA application_id of our files ("HWhu"), and the version of what is in them.
 APPLICATION_ID = 0x48576875
-VERSION = 3
+VERSION = 4
 #: Pages of 4 KiB in the log before SQLite copies them into the file, while a commit waits.
 _CHECKPOINT = 1000
 
@@ -25,13 +26,13 @@ class File:
 
     def __init__(self, path: str, *, group_readable: bool = False):
         self.path = path
-        self._lock = _lock(path)
-        prepare(path, group_readable=group_readable)
-        self.writer = self.reader = None  # type: sqlite3.Connection | None
+        self._closing = contextlib.ExitStack()
         try:
-            self.writer = _connect(path)
+            self._closing.callback(os.close, _lock(path))
+            prepare(path, group_readable=group_readable)
+            self.writer = self._connect()
             _prepare(self.writer, path)
-            self.reader = _connect(path)
+            self.reader = self._connect()
             self.reader.execute("PRAGMA query_only = ON")
         except sqlite3.Error as error:
             self.close()
@@ -40,19 +41,19 @@ class File:
             self.close()
             raise
 
+    def _connect(self) -> sqlite3.Connection:
+        db = sqlite3.connect(self.path, timeout=10, isolation_level=None, check_same_thread=False)
+        self._closing.callback(_close, db)
+        return db
+
     def close(self) -> None:
         """Close the file. May be called twice."""
-        for db in (self.reader, self.writer):
-            if db is not None:
-                with contextlib.suppress(sqlite3.Error):
-                    db.close()
-        if self._lock >= 0:
-            os.close(self._lock)
-            self._lock = -1
+        self._closing.close()
 
 
-def _connect(path: str) -> sqlite3.Connection:
-    return sqlite3.connect(path, timeout=10, isolation_level=None, check_same_thread=False)
+def _close(db: sqlite3.Connection) -> None:
+    with contextlib.suppress(sqlite3.Error):
+        db.close()
 
 
 def _lock(path: str) -> int:
@@ -88,7 +89,7 @@ def _prepare(db: sqlite3.Connection, path: str) -> None:
         raise damaged(path, state)
     if version in EARLIER:
         try:
-            upgrade(db, VERSION)
+            upgrade(db, version, VERSION)
         except ValueError as error:
             raise damaged(path, str(error)) from None
     db.execute("PRAGMA journal_mode = WAL")
@@ -104,6 +105,7 @@ def _create(db: sqlite3.Connection) -> None:
     db.execute("BEGIN IMMEDIATE")
     for statement in SCHEMA.split(";"):
         db.execute(statement)
+    db.execute(FIRST_LEADER, (new_lineage(),))
     db.execute(f"PRAGMA application_id = {APPLICATION_ID}")
     db.execute(f"PRAGMA user_version = {VERSION}")
     db.execute("COMMIT")

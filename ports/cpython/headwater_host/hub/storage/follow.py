@@ -1,35 +1,73 @@
-"""The changes of a storage file, for a replica."""
+"""The changes of a storage, for a replica."""
 
 import json
-import sqlite3
+from collections.abc import Callable
+from typing import NamedTuple
 
 from headwater_host.hub.errors import StorageError
-from headwater_host.hub.storage.records import COLUMNS, Change, Seen, message, unpack_ids
+from headwater_host.hub.storage.contract import Engine, Row
+from headwater_host.hub.storage.records import Change, Message, Seen, message, unpack_ids
 
 
-def changes(db: sqlite3.Connection, names: dict[int, str], after: int, limit: int) -> list[Change]:
-    """Return at most ``limit`` changes after a sequence number. A removed message is only a "seen" id."""
-    wanted = (after, limit)
-    found = [
-        Change(seq, kind, tuple(json.loads(body)))
-        for seq, kind, body in db.execute("SELECT * FROM changes WHERE seq > ? ORDER BY seq LIMIT ?", wanted)
-    ]
-    query = f"SELECT {COLUMNS} FROM messages WHERE seq > ? ORDER BY seq LIMIT ?"
-    for row in db.execute(query, wanted):
-        if row[2] not in names:
-            continue  # its topic is gone
-        stored = message(row, names[row[2]])
-        if stored is None:
-            raise StorageError(f"message {row[0]} of the hub's storage is not what was written")
-        found.append(Change(stored.seq, "message", (stored,)))
-    there = {change.seq for change in found}
-    gone: list[Change] = []
-    for body, crc in db.execute("SELECT ids, crc FROM seen WHERE seq > ? ORDER BY seq", (after,)):
-        if len(gone) >= limit:
+class Some(NamedTuple):
+    """Some changes in order, and the last change of the transaction that the last of them is in.
+
+    A follower writes a transaction whole or not at all. ``turn`` is the last of ``changes`` when there are no more.
+    """
+
+    changes: list[Change]
+    turn: int
+
+
+def changes(engine: Engine, name: Callable[[int], str], after: int, limit: int) -> Some:
+    """Return at most ``limit`` changes after a sequence number, at least one if there are any.
+
+    ``name`` returns the name of a topic by its number. A removed message is only a "seen" id, or "retained".
+    """
+    # In one snapshot: a transaction that commits between the queries would leave gaps.
+    return engine.consistently(lambda: _changes(engine, name, after, limit))
+
+
+def _changes(engine: Engine, name: Callable[[int], str], after: int, limit: int) -> Some:
+    found: list[Change] = []
+    end: int | None = after
+    while not found and end is not None:
+        found, end = _some(engine, name, end, limit)
+    last = found[-1].seq if found else after
+    turn = engine.turn_after(last) if end is not None else None
+    return Some(found, turn or last)
+
+
+def _some(
+    engine: Engine, name: Callable[[int], str], after: int, limit: int
+) -> tuple[list[Change], int | None]:
+    """Return some changes, and the last change that was looked at, None if there are no more."""
+    kept = engine.changes_after(after, limit)
+    stored = engine.messages_after(after, limit)
+    retained = engine.retained_after(after, limit)
+    leaving = set(engine.leaving())
+    seen: list[Seen] = []
+    for body, crc in engine.ids_after(after):
+        seen += (one for one in _unpacked(body, crc) if one[0] > after)
+        if len(seen) >= limit:
             break
-        known = _unpacked(body, crc)
-        gone += [Change(seq, "seen", (ident,)) for seq, ident, _ in known if seq > after and seq not in there]
-    return sorted(found + gone)[:limit]
+    # What is after the end of a full list is not known from that list.
+    ends = [some[-1][0] for some in (kept, stored, retained, seen) if len(some) >= limit]
+    found = {seq: Change(seq, "seen", (ident, time_ns)) for seq, ident, time_ns in seen}
+    for kind, rows in (("retained", retained), ("message", stored)):
+        for row in rows:
+            if row[2] not in leaving:
+                found[row[0]] = Change(row[0], kind, (_message(row, name(row[2])),))
+    found |= {seq: Change(seq, kind, tuple(json.loads(body))) for seq, kind, body in kept}
+    end = min(ends) if ends else None
+    return [found[seq] for seq in sorted(found) if end is None or seq <= end][:limit], end
+
+
+def _message(row: Row, topic: str) -> Message:
+    found = message(row, topic)
+    if found is None:
+        raise StorageError(f"message {row[0]} of the hub's storage is not what was written")
+    return found
 
 
 def _unpacked(body: bytes, crc: int) -> list[Seen]:

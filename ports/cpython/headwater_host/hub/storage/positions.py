@@ -1,6 +1,7 @@
 """Positions of consumer groups in queues."""
 
 from collections.abc import Iterable
+from typing import Any
 
 from headwater_host.hub.storage.queues import Position
 from headwater_host.hub.storage.removal import Removal
@@ -22,10 +23,53 @@ class Positions:
         self, topic: Topic, queue: int, group: str, through: int, rows: Iterable[tuple[int, int]]
     ) -> None:
         """Take in a position of the file, with the messages that have a row of their own."""
-        positions = topic.groups.setdefault(group, [Position(0) for _ in topic.queues])
+        positions = self._of(topic, group)
         positions[queue] = Position(through)
         positions[queue].restore(rows)
-        self._topics.places += 1
+
+    def _of(self, topic: Topic, group: str) -> list[Position]:
+        """Return a group's positions in a topic, added at its start if there are none. A follower may have got only
+        some of them yet."""
+        positions = topic.groups.get(group)
+        if positions is None:
+            self._topics.places += len(topic.queues)
+            positions = topic.groups[group] = [Position(0) for _ in topic.queues]
+        return positions
+
+    def replay(self, kind: str, values: tuple[Any, ...]) -> None:
+        """Make a change of the leader, in memory only."""
+        group, number = values[:2]
+        topic = self._topics.numbers[number]
+        if kind == "detach":
+            if topic.groups.pop(group, None) is not None:
+                self._topics.places -= len(topic.queues)
+            return
+        position = self._of(topic, group)[values[2]]
+        if kind == "position":
+            position.replay(values[3])
+        elif kind == "open":
+            position.replay_row(*values[3:])
+        else:
+            position.replay_closed(values[3])
+
+    def replay_growth(self, topic: Topic) -> None:
+        """Let the groups of a topic have its new queues; the leader's changes say where they are."""
+        for positions in topic.groups.values():
+            positions += [Position(0) for _ in topic.queues[len(positions) :]]
+
+    def replayed(self) -> None:
+        """Have all unacknowledged messages redelivered, after the last replayed change."""
+        for topic in self._topics.values():
+            for positions in topic.groups.values():
+                for position in positions:
+                    position.replayed()
+        self.mark_done()
+
+    def mark_done(self) -> None:
+        """Have all messages removed that every group has acknowledged."""
+        for topic in self._topics.values():
+            for queue in range(len(topic.queues)) if topic.groups else ():
+                self._removal.mark_done(topic, queue)
 
     def attach(self, group: str, name: str, *, from_now: bool = False) -> bool:
         """Let a group consume a topic, from its oldest message or from now; return whether that is new. Raises

@@ -126,7 +126,8 @@ class Position:
 
     def restore(self, rows: Iterable[tuple[int, int]]) -> None:
         """Take in the rows of the file: sequence number and tries of each message."""
-        self._written = self.through
+        self._written = self._cursor = self.through
+        self.pending.clear()
         found = sorted(rows)
         self._rows = {seq for seq, _ in found} or None
         for seq, tries in found:
@@ -135,6 +136,31 @@ class Position:
             if seq <= self.through:
                 self.pending[seq] = True
         self._returned = list(self.pending)
+
+    def replay(self, through: int) -> None:
+        """Take over ``through`` from the leader's file."""
+        self.through = self._written = self._cursor = through
+
+    def replay_row(self, seq: int, tries: int) -> None:
+        """Take over a message's row from the leader's file."""
+        if self._rows is None:
+            self._rows = set()
+        self._rows.add(seq)
+        self.tries.pop(seq, None)
+        if tries:
+            self.tries[seq] = tries
+
+    def replay_closed(self, seqs: Iterable[int]) -> None:
+        """Take over the removal of rows from the leader's file."""
+        rows = self._rows or set()
+        for seq in seqs:
+            rows.discard(seq)
+            self.tries.pop(seq, None)
+        self._rows = rows or None
+
+    def replayed(self) -> None:
+        """Hand out from here on what the rows say, after the last replayed change."""
+        self.restore([(seq, self.tries.get(seq, 0)) for seq in self._rows or ()])
 
     @property
     def floor(self) -> int:

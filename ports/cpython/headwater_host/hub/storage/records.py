@@ -1,7 +1,7 @@
-"""The rows of the file: messages and all other changes, each with a sequence number and a checksum."""
+"""The rows of a storage: messages and all other changes, each with a sequence number and a checksum."""
 
 import json
-import sqlite3
+import os
 import struct
 import zlib
 from collections.abc import Callable, Sequence
@@ -15,64 +15,18 @@ OVERHEAD = 64
 HELD = 340
 _TAG = 64
 
-SCHEMA = """
-CREATE TABLE messages (seq INTEGER PRIMARY KEY, id BLOB, topic INTEGER, queue INTEGER, flags INTEGER, time INTEGER,
-    tags TEXT, payload BLOB, crc INTEGER);
-CREATE TABLE retained (topic INTEGER PRIMARY KEY, seq INTEGER, id BLOB, queue INTEGER, flags INTEGER, time INTEGER,
-    tags TEXT, payload BLOB, crc INTEGER);
-CREATE TABLE seen (seq INTEGER PRIMARY KEY, ids BLOB, crc INTEGER);
-CREATE TABLE changes (seq INTEGER PRIMARY KEY, kind TEXT, body TEXT);
-CREATE TABLE counters (name TEXT PRIMARY KEY, value INTEGER, crc INTEGER) WITHOUT ROWID;
-CREATE TABLE topics (topic INTEGER PRIMARY KEY, name TEXT UNIQUE, queues INTEGER, crc INTEGER);
-CREATE TABLE positions (consumers TEXT, topic INTEGER, queue INTEGER, through INTEGER, crc INTEGER,
-    PRIMARY KEY (consumers, topic, queue)) WITHOUT ROWID;
-CREATE TABLE opened (consumers TEXT, topic INTEGER, queue INTEGER, seq INTEGER, tries INTEGER, crc INTEGER,
-    PRIMARY KEY (consumers, topic, queue, seq)) WITHOUT ROWID;
-CREATE TABLE clients (client TEXT PRIMARY KEY, process INTEGER UNIQUE, crc INTEGER) WITHOUT ROWID;
-CREATE TABLE sessions (client TEXT PRIMARY KEY, body TEXT, crc INTEGER) WITHOUT ROWID;
-CREATE TABLE subscriptions (client TEXT, serial INTEGER, body TEXT, crc INTEGER, PRIMARY KEY (client, serial))
-    WITHOUT ROWID;
-CREATE TABLE handshakes (client TEXT, side TEXT, id TEXT, crc INTEGER, PRIMARY KEY (client, side, id)) WITHOUT ROWID;
-CREATE TABLE leaving (topic INTEGER PRIMARY KEY);
-CREATE TABLE wills (process INTEGER PRIMARY KEY, body TEXT, crc INTEGER);
-"""
-
-#: What each kind of change does to the file. Its values are ?1, ?2 and so on; where a row is written they are its
-#: columns, and the checksum is after them. (Messages, and the trimming of queues, are in ``writer``.)
-STATEMENTS = {
-    "counter": ("INSERT OR REPLACE INTO counters VALUES (?, ?, ?)",),
-    "register": ("INSERT OR REPLACE INTO topics VALUES (?, ?, ?, ?)",),
-    # Its messages go bit by bit.
-    "unregister": (
-        *(f"DELETE FROM {t} WHERE topic = ?1" for t in ("topics", "positions", "opened", "retained")),
-        "INSERT INTO leaving VALUES (?1)",
-    ),
-    "position": ("INSERT OR REPLACE INTO positions VALUES (?, ?, ?, ?, ?)",),
-    "open": ("INSERT OR REPLACE INTO opened VALUES (?, ?, ?, ?, ?, ?)",),
-    "close": (
-        "DELETE FROM opened WHERE consumers = ?1 AND topic = ?2 AND queue = ?3"
-        " AND seq IN (SELECT value FROM json_each(?4))",
-    ),
-    "detach": tuple(f"DELETE FROM {t} WHERE consumers = ?1 AND topic = ?2" for t in ("positions", "opened")),
-    "client": ("INSERT OR REPLACE INTO clients VALUES (?, ?, ?)",),
-    "forget": ("DELETE FROM clients WHERE client = ?1",),
-    "session": ("INSERT OR REPLACE INTO sessions VALUES (?, ?, ?)",),
-    "end": tuple(f"DELETE FROM {t} WHERE client = ?1" for t in ("sessions", "subscriptions", "handshakes")),
-    "subscribe": ("INSERT OR REPLACE INTO subscriptions VALUES (?, ?, ?, ?)",),
-    "unsubscribe": ("DELETE FROM subscriptions WHERE client = ?1 AND serial = ?2",),
-    "hold": ("INSERT OR REPLACE INTO handshakes VALUES (?, ?, ?, ?)",),
-    "will": ("INSERT OR REPLACE INTO wills VALUES (?, ?, ?)",),
-    "unwill": ("DELETE FROM wills WHERE process = ?1",),
-    "release": ("DELETE FROM handshakes WHERE client = ?1 AND side = ?2 AND id = ?3",),
-}  # fmt: skip
-#: What tidies the file up: no changes, since a follower does it by itself.
-TIDY = {
-    "forget_ids": "DELETE FROM seen WHERE seq <= ?",
-    "forget_changes": "DELETE FROM changes WHERE seq <= ?",
-    "left": "DELETE FROM leaving WHERE topic = ?",
+#: The tables that hold rows of changes: the kind of change, the table, and which of its columns are JSON.
+TABLES = {
+    "counter": ("counters", ()),
+    "register": ("topics", ()),
+    "position": ("positions", ()),
+    "open": ("opened", ()),
+    "client": ("clients", ()),
+    "session": ("sessions", (1,)),
+    "subscribe": ("subscriptions", (2,)),
+    "hold": ("handshakes", ()),
+    "will": ("wills", (1,)),
 }
-#: Kinds that write a row, and so a checksum.
-WRITES = {kind for kind, statements in STATEMENTS.items() if statements[0].startswith("INSERT")}
 
 _HEAD = struct.Struct("<QQIBqB")
 
@@ -112,8 +66,9 @@ def held(fields: tuple[Any, ...]) -> int:
 class Change(NamedTuple):
     """A change, as a follower needs it.
 
-    ``kind`` is one of ``STATEMENTS``, with its values; or "message" (a Message); "seen" (an id: its message is gone);
-    "trim" (topic, queue, sequence number up to which it is).
+    ``kind`` is one of those that ``contract`` lists, with its values; or "message" (a Message); "seen" (an id and
+    its time: the message is gone); "retained" (a Message that is gone except that it is retained); "trim" (topic,
+    queue, sequence number up to which it is trimmed); "unretain" (a topic whose retained message is cleared).
     """
 
     seq: int
@@ -125,6 +80,11 @@ class Change(NamedTuple):
 encoded: Callable[[Any], str] = json.JSONEncoder(separators=(",", ":")).encode
 
 
+def new_lineage() -> str:
+    """Return a random name for a history of changes."""
+    return os.urandom(8).hex()
+
+
 def checksum(text: str) -> int:
     """Return a checksum. SQLite does not notice when a bit of a value changes."""
     return zlib.crc32(text.encode())
@@ -134,11 +94,11 @@ def stored_row(kind: str, values: tuple[Any, ...], text: str) -> tuple[Any, ...]
     """Return the parameters of a change's statements: its values and, where a row is written, the checksum of their
     ``text``."""
     row = [value if isinstance(value, int | str) else encoded(value) for value in values]
-    return (*row, checksum(text)) if kind in WRITES else tuple(row)
+    return (*row, checksum(text)) if kind in TABLES else tuple(row)
 
 
 def tags_text(tags: tuple[str, ...]) -> str:
-    """Return a message's tags as the file holds them."""
+    """Return a message's tags as the storage holds them."""
     return encoded(tags) if tags else ""
 
 
@@ -161,14 +121,6 @@ def message(stored: tuple[Any, ...], topic: str) -> Message | None:
         return found if row(found, number) == stored else None
     except (TypeError, ValueError, AttributeError, OverflowError, RecursionError, struct.error):
         return None
-
-
-def last_seq(db: sqlite3.Connection) -> int:
-    """Return the sequence number of the last change."""
-    tables = ("messages", "seen", "changes")
-    return max(
-        int(db.execute(f"SELECT coalesce(max(seq), 0) FROM {table}").fetchone()[0]) for table in tables
-    )
 
 
 #: A remembered message id: its sequence number, the id, and when it came. The garbage collector does not track exact

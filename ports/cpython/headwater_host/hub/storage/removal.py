@@ -1,6 +1,7 @@
 """Remove messages that no group needs."""
 
 from bisect import bisect_right
+from functools import partial
 from itertools import islice
 
 from headwater_host.hub.storage.cache import Cache
@@ -62,6 +63,8 @@ class Removal:
                 rest.pop()
             del self._leaving[number]
             self._writer.tidy("left", number)
+            # A follower of this storage may read messages of the topic until the transaction is written.
+            self._writer.after(partial(self._topics.forget, number))
 
     def drop(self, topic: Topic, queue: int, through: int, limit: int) -> None:
         """Remove the messages of a queue up to a sequence number, at most ``limit``."""

@@ -1,18 +1,17 @@
-"""Reads a file into memory, row by row. A row that is not what was written raises StorageError."""
+"""Reads a storage into memory, row by row. A row that is not what was written raises StorageError."""
 
 import json
-import sqlite3
 from collections.abc import Iterator, Sequence
 from itertools import groupby
 from operator import itemgetter
 from typing import Any, NamedTuple
 
-from headwater_host.hub.storage.file import File, damaged
+from headwater_host.hub.storage.contract import Engine, Row
 from headwater_host.hub.storage.positions import Positions
 from headwater_host.hub.storage.queues import Queue
 from headwater_host.hub.storage.records import (
-    COLUMNS,
     OVERHEAD,
+    TABLES,
     Message,
     Seen,
     checksum,
@@ -24,28 +23,11 @@ from headwater_host.hub.storage.removal import Removal
 from headwater_host.hub.storage.sessions import Sessions
 from headwater_host.hub.storage.topic import Topics
 
-#: The tables that hold rows of changes: the kind of change, the table, and which of its columns are JSON.
-TABLES = {
-    "counter": ("counters", ()),
-    "register": ("topics", ()),
-    "position": ("positions", ()),
-    "open": ("opened", ()),
-    "client": ("clients", ()),
-    "session": ("sessions", (1,)),
-    "subscribe": ("subscriptions", (2,)),
-    "hold": ("handshakes", ()),
-    "will": ("wills", (1,)),
-}
 
-#: Messages that are read in one piece.
-_AT_ONCE = 1000
-
-
-def rows(file: File, kind: str) -> Iterator[tuple[Any, ...]]:
+def rows(engine: Engine, kind: str) -> Iterator[Row]:
     """Yield the values of each change of a kind that still holds."""
     table, as_json = TABLES[kind]
-    assert file.reader is not None
-    for row in file.reader.execute(f"SELECT * FROM {table}"):
+    for row in engine.rows(table):
         values: list[Any] = list(row[:-1])
         try:
             for n in as_json:
@@ -54,7 +36,7 @@ def rows(file: File, kind: str) -> Iterator[tuple[Any, ...]]:
         except (TypeError, ValueError, RecursionError):
             right = False
         if not right:
-            raise damaged(file.path, f"a row of {table} is not what was written")
+            raise engine.damaged(f"a row of {table} is not what was written")
         yield tuple(values)
 
 
@@ -68,20 +50,18 @@ class Some(NamedTuple):
     times: Sequence[int]
 
 
-def index(db: sqlite3.Connection) -> Iterator[Some]:
+def index(engine: Engine) -> Iterator[Some]:
     """Yield all messages, oldest first in each queue, many at once and without payloads: there may be millions."""
-    size = f"length(payload) + length(id) + length(tags) + {OVERHEAD}"
-    found = db.execute(f"SELECT topic, queue, seq, {size}, time FROM messages ORDER BY seq")
     place = itemgetter(0, 1)
-    while rows := found.fetchmany(_AT_ONCE):
-        rows.sort(key=place)
-        for (topic, queue), some in groupby(rows, place):
+    for piece in engine.index():
+        piece.sort(key=place)
+        for (topic, queue), some in groupby(piece, place):
             _, _, seqs, sizes, times = zip(*some, strict=True)
-            yield Some(topic, queue, seqs, sizes, times)
+            yield Some(topic, queue, seqs, [size + OVERHEAD for size in sizes], times)
 
 
 def state(
-    file: File,
+    engine: Engine,
     renewed: tuple[int, int],
     topics: Topics,
     positions: Positions,
@@ -90,19 +70,15 @@ def state(
 ) -> dict[int, str]:
     """Fill all of these; return the names of the topics by number. ``renewed``: see ``Counters``."""
     last, at = renewed
-    db = file.reader
-    assert db is not None
     names: dict[int, str] = {}
-    for number, name, queues in rows(file, "register"):
+    for number, name, queues in rows(engine, "register"):
         names[number] = name
         topics.restore(number, name, queues)
     try:
-        leaving: dict[int, list[Queue]] = {
-            number: [] for (number,) in db.execute("SELECT topic FROM leaving")
-        }
+        leaving: dict[int, list[Queue]] = {number: [] for number in engine.leaving()}
         if not leaving.keys().isdisjoint(names):
             raise LookupError("a topic that is gone is there")
-        for number, queue, seqs, sizes, times in index(db):
+        for number, queue, seqs, sizes, times in index(engine):
             if number in leaving:
                 # Each piece as a queue of its own: those of several are not in order.
                 leaving[number].append(Queue())
@@ -114,45 +90,40 @@ def state(
         for number, rest in leaving.items():
             removal.mark_topic(number, rest)
         opened: dict[tuple[str, int, int], list[tuple[int, int]]] = {}
-        for group, number, queue, seq, tries in rows(file, "open"):
+        for group, number, queue, seq, tries in rows(engine, "open"):
             opened.setdefault((group, number, queue), []).append((seq, tries))
-        for group, number, queue, through in rows(file, "position"):
+        for group, number, queue, through in rows(engine, "position"):
             found = opened.pop((group, number, queue), ())
             positions.restore(topics[names[number]], queue, group, through, found)
         if opened:
             raise LookupError("messages of groups that are not there")
         for kind in ("client", "session", "subscribe", "hold", "will"):
-            for values in rows(file, kind):
+            for values in rows(engine, kind):
                 sessions.restore(kind, values)
     except (LookupError, TypeError, AttributeError, OverflowError) as error:
-        raise damaged(file.path, f"its tables do not fit together: {error!r}") from error
-    for topic in topics.values():
-        for queue in range(len(topic.queues)) if topic.groups else ():
-            removal.mark_done(topic, queue)
+        raise engine.damaged(f"its tables do not fit together: {error!r}") from error
     return names
 
 
-def retained(file: File, names: dict[int, str]) -> Iterator[Message]:
+def retained(engine: Engine, names: dict[int, str]) -> Iterator[Message]:
     """Yield the retained messages; ``names`` are the topics' by number."""
-    assert file.reader is not None
-    for row in file.reader.execute(f"SELECT {COLUMNS} FROM retained"):
+    for row in engine.retained():
         found = message(row, names[row[2]]) if row[2] in names else None
         if found is None:
-            raise damaged(file.path, "a retained message is not what was written")
+            raise engine.damaged("a retained message is not what was written")
         yield found
 
 
-def ids(file: File, most: int) -> list[Seen]:
+def ids(engine: Engine, most: int) -> list[Seen]:
     """Return the newest remembered message ids up to a limit, oldest first."""
-    assert file.reader is not None
     found: list[list[Seen]] = []
     count = 0
-    for body, crc in file.reader.execute("SELECT ids, crc FROM seen ORDER BY seq DESC"):
+    for body, crc in engine.ids():
         if count >= most:
             break
         try:
             found.append(unpack_ids(body, crc))
         except (TypeError, ValueError) as error:
-            raise damaged(file.path, str(error)) from None
+            raise engine.damaged(str(error)) from None
         count += len(found[-1])
     return [one for some in reversed(found) for one in some][max(0, count - most) :]

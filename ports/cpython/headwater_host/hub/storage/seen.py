@@ -22,21 +22,33 @@ class SeenIds:
     def __len__(self) -> int:
         return len(self._order)
 
-    def restore(self, found: list[Seen], renewed: tuple[int, int]) -> None:
-        """Take in the ids of the file, the oldest first. ``renewed``: see ``Counters``."""
+    def restore(self, found: list[Seen], renewed: tuple[int, int], forgotten: int) -> None:
+        """Take in the ids of the file, the oldest first, after the change ``forgotten``. ``renewed``: see
+        ``Counters``."""
         last, at = renewed
         for seq, ident, time_ns in found:
-            self._order.append((seq, ident, time_ns if seq > last else at))
-            self.ids.add(ident)
+            if seq > forgotten:
+                self._order.append((seq, ident, time_ns if seq > last else at))
+                self.ids.add(ident)
 
     def add(self, seq: int, ident: bytes, time_ns: int) -> None:
         """Remember the id of a message that is stored now."""
+        self.replay(seq, ident, time_ns)
+        while len(self.ids) > self._limit:
+            self._forget()
+
+    def replay(self, seq: int, ident: bytes, time_ns: int) -> None:
+        """Remember the id of a message of the leader, which decides how many are remembered."""
         seen = seq, ident, time_ns
         self.ids.add(ident)
         self._order.append(seen)
         self._writer.batch.seen.append(seen)
-        while len(self.ids) > self._limit:
-            self._forget()
+
+    def replay_forgotten(self, seq: int) -> None:
+        """Forget the ids that the leader has forgotten, up to a change."""
+        while self._order and self._order[0][0] <= seq:
+            self.ids.discard(self._order.popleft()[1])
+        self._writer.tidy("forget_ids", seq)
 
     def _forget(self) -> None:
         seq, ident, _ = self._order.popleft()
@@ -52,7 +64,8 @@ class SeenIds:
         return most <= 0
 
     def settle(self) -> None:
-        """Complete the transaction."""
+        """Complete the transaction. Followers forget the same ids."""
         if self._forgotten:
+            self._writer.change("counter", "forgotten", self._forgotten)
             self._writer.tidy("forget_ids", self._forgotten)
             self._forgotten = 0

@@ -1,13 +1,20 @@
 """Process numbers, sessions, QoS 2 handshakes, wills."""
 
+from collections import deque
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
+from headwater.mqtt import spec5
+from headwater_host.hub.errors import RefusedError
 from headwater_host.hub.storage.writer import Writer
 
 #: ``received``: stored and answered with PUBREC, its PUBREL is to come. ``released``: PUBREL is sent, its PUBCOMP is to
 #: come. ``retained``: it was retained when its client subscribed, and is not answered.
 Side = Literal["received", "released", "retained"]
+
+
+#: Reserved process numbers below which a follower asks for more.
+_FEW = 100
 
 
 @dataclass(frozen=True)
@@ -41,6 +48,8 @@ class Sessions:
         self._writer = writer
         self._sessions: dict[str, Session] = {}
         self._processes: dict[str, int] = {}
+        #: Of a follower: process numbers that its leader has reserved for it.
+        self._lent: deque[int] | None = None
         #: The last process number that was given.
         self.last_process = 0
         #: Wills that the file held when it was opened, by process number: their clients were connected then.
@@ -64,6 +73,8 @@ class Sessions:
 
     def process(self, client: str) -> int:
         """Return the process number of a client, a new one if it has none. Without a name it is new each time."""
+        if self._lent is not None:
+            return self._borrow(self._lent)
         known = self._processes.get(client)
         if known is not None:
             return known
@@ -73,6 +84,33 @@ class Sessions:
             self._processes[client] = self.last_process
             self._writer.change("client", client, self.last_process)
         return self.last_process
+
+    def reserve(self, count: int) -> int:
+        """Reserve process numbers for a follower's clients; return the first."""
+        first = self.last_process + 1
+        self.last_process += count
+        self._writer.change("counter", "process", self.last_process)
+        return first
+
+    def follow(self) -> None:
+        """Give only process numbers that the leader has reserved for this follower."""
+        self._lent = deque()
+
+    def lend(self, first: int, last: int) -> None:
+        """Add reserved process numbers."""
+        assert self._lent is not None
+        self._lent.extend(range(first, last + 1))
+
+    @property
+    def is_short(self) -> bool:
+        """True if a follower should reserve more process numbers."""
+        return self._lent is not None and len(self._lent) < _FEW
+
+    @staticmethod
+    def _borrow(lent: deque[int]) -> int:
+        if not lent:
+            raise RefusedError(spec5.SERVER_BUSY, "this slave has no process numbers left; try again")
+        return lent.popleft()
 
     def forget(self, client: str) -> None:
         """Forget a client's process number, which is never given again."""
@@ -140,6 +178,24 @@ class Sessions:
         self._writer.change("unwill", process)
 
     # -- what a file held --------------------------------------------------------------------------------------------
+
+    def replay(self, kind: str, values: tuple[Any, ...]) -> None:
+        """Make a change of the leader, in memory only."""
+        if kind == "session" and values[0] in self._sessions:
+            self._sessions[values[0]].about = values[1]
+        elif kind == "forget":
+            self._processes.pop(values[0], None)
+        elif kind == "end":
+            self._sessions.pop(values[0], None)
+        elif kind == "unsubscribe":
+            self._sessions[values[0]].subscriptions.pop(values[1], None)
+        elif kind == "release":
+            client, side, ident = values
+            getattr(self._sessions[client], side).pop(bytes.fromhex(ident), None)
+        elif kind == "unwill":
+            self.wills.pop(values[0], None)
+        else:
+            self.restore(kind, values)
 
     def restore(self, kind: str, values: tuple[Any, ...]) -> None:
         """Take in a row of the file."""

@@ -6,14 +6,13 @@
         store.after(send_ack)
 
 State is in memory. A change is made there at once and joins the transaction of this turn of the event loop; ``after``
-calls back when that is on the disk. Messages are handed out (``take``, ``read``, ``on_commit``) only once they are on
-the disk: a consumer never sees a message that a crash could undo.
+calls back when that is committed. Messages are handed out (``take``, ``read``, ``on_commit``) only once they are
+committed: a consumer never sees a message that a crash could undo.
 
 Times are age time (``headwater_host.lifetime``), so setting the clock makes nothing old. Everything is called in the
 event loop's thread.
 """
 
-import sqlite3
 from collections.abc import Callable, Iterable, Iterator
 from itertools import chain, islice
 from os import PathLike, fspath
@@ -23,16 +22,23 @@ from headwater.mqtt import spec5
 from headwater_host.hub.errors import RefusedError, StorageError
 from headwater_host.hub.storage import follow, restore
 from headwater_host.hub.storage.cache import Cache
+from headwater_host.hub.storage.contract import Engine
 from headwater_host.hub.storage.counters import Counters
-from headwater_host.hub.storage.file import File, explained
+from headwater_host.hub.storage.export import export
+from headwater_host.hub.storage.follow import Some
 from headwater_host.hub.storage.positions import Positions
-from headwater_host.hub.storage.records import HELD, OVERHEAD, Change, Message, last_seq, row, tags_text
+from headwater_host.hub.storage.records import HELD, OVERHEAD, Change, Message, row, tags_text
 from headwater_host.hub.storage.removal import Removal
+from headwater_host.hub.storage.replay import Replay
 from headwater_host.hub.storage.seen import SeenIds
 from headwater_host.hub.storage.sessions import Sessions
+from headwater_host.hub.storage.sqlite import SqliteEngine
 from headwater_host.hub.storage.topic import DEAD, Limits, Topic, Topics
-from headwater_host.hub.storage.writer import Batch, Writer
+from headwater_host.hub.storage.writer import Batch, Confirm, Writer
 from headwater_host.lifetime import Clocks
+
+#: How URLs of PostgreSQL begin.
+POSTGRES = ("postgresql://", "postgres://")
 
 _SECOND = 1_000_000_000
 #: Seconds after which the age time is written though nothing else is: a power cut loses no more of it.
@@ -43,6 +49,22 @@ _TRIMMED = 20_000
 _LOOKED = 2_000
 
 
+def open_engine(
+    where: "str | PathLike[str]", *, group_readable: bool = False, standby: bool = False
+) -> Engine:
+    """Open a file or a URL of PostgreSQL, without beginning to write. ``standby``: see ``PostgresEngine``. Raises
+    StorageError."""
+    if not isinstance(where, str) or not where.startswith(POSTGRES):
+        return SqliteEngine.open(fspath(where), group_readable=group_readable)
+    try:
+        from headwater_host.hub.storage.postgres import PostgresEngine
+    except ImportError as error:
+        raise StorageError(
+            f"storage in PostgreSQL needs psycopg: pip install 'headwater[postgres]' ({error})"
+        ) from error
+    return PostgresEngine(where, standby=standby)
+
+
 class Delivery(NamedTuple):
     """A message to deliver, and its number of failed deliveries."""
 
@@ -51,16 +73,20 @@ class Delivery(NamedTuple):
 
 
 class Store:
-    """The hub's storage, made by ``open``. StorageError: the file cannot be used, or not any more."""
+    """The hub's storage, made by ``open``. StorageError: the database cannot be used, or not any more.
 
-    def __init__(self, file: File, limits: Limits, clocks: Clocks | None = None):
-        assert file.writer is not None
-        assert file.reader is not None
-        self._file = file
-        self._reader = file.reader
+    A store that is made of an engine holds what the engine's database holds. It writes after ``lead``.
+    """
+
+    def __init__(self, engine: Engine, limits: Limits, clocks: Clocks | None = None):
+        with engine.snapshot():
+            self._make(engine, limits, clocks)
+
+    def _make(self, engine: Engine, limits: Limits, clocks: Clocks | None) -> None:
+        self._engine = engine
         self.limits = limits
-        self._writer = writer = Writer(file.writer, last_seq(file.reader), self._settle, self._written)
-        self._cache = Cache(file.reader, file.path, limits.cache)
+        self._writer = writer = Writer(engine, engine.last(), self._settle, self._written)
+        self._cache = Cache(engine, limits.cache)
         #: Topics by name, and to be found by filter.
         self.topics = Topics(limits)
         self.names = self.topics.names
@@ -82,41 +108,74 @@ class Store:
         self.share, self.next_turn = writer.share, writer.next_turn
         self.attach, self.detach = self._positions.attach, self._positions.detach
         self.ack, self.rewind = self._positions.ack, self._positions.rewind
-        self._counters = Counters(file, writer, clocks)
-        self.start = self._counters.start
-        self.age = self._counters.age
+        self._counters = counters = Counters(engine, writer, clocks)
+        self.start, self.age = counters.start, counters.age
+        self.counter, self.count, self.count_locally = counters.get, counters.put, counters.put_locally
         self._load()
+        #: Applies a change of a leader that the storage follows.
+        self.apply = Replay(
+            self.topics,
+            writer,
+            self._removal,
+            self._positions,
+            self._seen,
+            self.sessions,
+            counters,
+            self._cache,
+            self._put,
+            self._retain,
+            self._unretain,
+        ).apply
 
     @classmethod
     def open(
         cls,
-        path: "str | PathLike[str]",
+        where: "str | PathLike[str]",
         limits: Limits | None = None,
         clocks: Clocks | None = None,
         *,
         group_readable: bool = False,
+        following: bool = False,
     ) -> "Store":
-        """Open the storage in a file, or make it. Raises StorageError."""
-        file = File(fspath(path), group_readable=group_readable)
+        """Open the storage in a file or at a URL of PostgreSQL, or make it, and begin to write; ``following``: only
+        changes that a leader has written. Raises StorageError."""
+        engine = open_engine(where, group_readable=group_readable)
         try:
-            return cls(file, limits or Limits(), clocks)
-        except sqlite3.Error as error:
-            file.close()
-            raise explained(file.path, error) from error
+            store = cls(engine, limits or Limits(), clocks)
+            (store.follow if following else store.lead)()
         except BaseException:
-            file.close()
+            engine.close()
             raise
+        return store
+
+    def lead(self, epoch: int | None = None) -> None:
+        """Begin to write, in an epoch that the engine knows. Raises StorageError, FencedError if it does not."""
+        self._writer.lead(epoch)
+        # What was replayed until now is continued.
+        self._positions.replayed()
+
+    def mirror(self, changes: Iterable[Change]) -> None:
+        """Apply changes that another hub has written into the same storage, before ``lead``. Raises StorageError."""
+        for change in changes:
+            self.apply(change)
+            self._writer.discard()
+        self._cache.shrink()
+
+    def follow(self) -> None:
+        """Begin to write what ``apply`` gets, and nothing else. Raises StorageError."""
+        self._writer.lead(None)
+        self.sessions.follow()
 
     def _load(self) -> None:
-        file, counters = self._file, self._counters
+        engine, counters = self._engine, self._counters
         self.sessions.last_process = counters.process
         numbers = restore.state(
-            file, counters.renewed, self.topics, self._positions, self._removal, self.sessions
+            engine, counters.renewed, self.topics, self._positions, self._removal, self.sessions
         )
-        for found in restore.retained(file, numbers):
+        for found in restore.retained(engine, numbers):
             self.retained[found.topic] = found
             self.retained_bytes += found.held
-        self._seen.restore(restore.ids(file, self.limits.ids), counters.renewed)
+        self._seen.restore(restore.ids(engine, self.limits.ids), counters.renewed, counters.forgotten)
 
     async def close(self) -> None:
         """Write what is left and release the file. Raises StorageError when not all of it could be written."""
@@ -125,7 +184,7 @@ class Store:
                 self._writer.wake()
             await self._writer.close()
         finally:
-            self._file.close()
+            self._engine.close()
 
     # -- commits -----------------------------------------------------------------------------------------------------
 
@@ -135,13 +194,22 @@ class Store:
         return self._writer.durable
 
     @property
+    def committed(self) -> int:
+        """The sequence number up to which everything may be answered and shown."""
+        return self._writer.committed
+
+    def confirm_with(self, confirm: Confirm) -> None:
+        """Have transactions committed when ``confirm`` says so, instead of at once."""
+        self._writer.confirm = confirm
+
+    @property
     def seq(self) -> int:
         """The sequence number of the last change."""
         return self._writer.seq
 
     @property
     def waiting(self) -> int:
-        """Bytes of messages and changes that are not on the disk yet."""
+        """Bytes of messages and changes that are not committed yet."""
         return self._writer.waiting
 
     @property
@@ -237,6 +305,9 @@ class Store:
         size = len(payload) + len(ident) + OVERHEAD + (len(tags_text(tags)) if tags else 0)
         if retain or writer.waiting >= self.limits.waiting or self.topics.is_full(found, size):
             self._check_room(found, size, retain and payload != b"")
+        if retain and not payload and topic in self.retained:
+            # Followers that do not get the message, because it is trimmed, learn that nothing is retained.
+            writer.note("unretain", found.number)
         seq = writer.next()
         queue = process % len(found.queues)
         self._put(found, Message(seq, ident, topic, queue, tags, payload, qos, retain, time_ns), size)
@@ -253,12 +324,17 @@ class Store:
         self.topics.append(topic, fresh.queue, fresh.seq, size, fresh.time_ns)
         self._cache.put(fresh, held)
         if fresh.retain:
-            values = row(fresh, topic.number)
-            self._unretain(topic.name)
-            batch.retained[topic.number] = values if fresh.payload else None
-            if fresh.payload:
-                self.retained[topic.name] = fresh
-                self.retained_bytes += held
+            self._retain(topic, fresh)
+
+    def _retain(self, topic: Topic, fresh: Message) -> None:
+        self._unretain(topic.name)
+        retained = self._writer.batch.retained
+        if fresh.payload:
+            retained[topic.number] = row(fresh, topic.number)
+            self.retained[topic.name] = fresh
+            self.retained_bytes += fresh.held
+        else:
+            retained[topic.number] = None
 
     def _unretain(self, name: str) -> None:
         before = self.retained.pop(name, None)
@@ -281,7 +357,7 @@ class Store:
     def read(self, topic: str, queue: int, after: int, limit: int) -> list[Message]:
         """Return messages of a queue after a sequence number, at most ``limit``, without a group."""
         seqs = self.topics.named(topic).queues[queue].after(after, limit)
-        return self._cache.read(topic, (seq for seq in seqs if seq <= self.durable))
+        return self._cache.read(topic, (seq for seq in seqs if seq <= self.committed))
 
     # -- consumer groups ---------------------------------------------------------------------------------------------
 
@@ -291,7 +367,7 @@ class Store:
         position = self._positions.find(group, topic, queue)
         if position is None:
             return []
-        seqs = position.take(self.topics[topic].queues[queue], limit, self.durable)
+        seqs = position.take(self.topics[topic].queues[queue], limit, self.committed)
         read = self._cache.read(topic, seqs)
         if len(read) < len(seqs):
             for seq in set(seqs) - {one.seq for one in read}:
@@ -357,9 +433,28 @@ class Store:
         return following is not None
 
     def changes(self, after: int, limit: int) -> list[Change]:
+        """Return what was written after a sequence number, in order. Raises StorageError, as ``turns_after``."""
+        return self.turns_after(after, limit).changes
+
+    def turns_after(self, after: int, limit: int) -> Some:
         """Return what was written after a sequence number, in order, for a follower. StorageError: changes are
         not kept so far back; the follower needs a copy of the file to begin with."""
         if after < self._counters.followed:
             raise StorageError(f"changes up to {self._counters.followed} are not kept any more")
-        names = {topic.number: topic.name for topic in self.topics.values()}
-        return follow.changes(self._reader, names, after, limit)
+        return follow.changes(self._engine, self._name, after, limit)
+
+    def _name(self, number: int) -> str:
+        topics = self.topics
+        found = topics.numbers.get(number) or topics.departed.get(number)
+        if found is None:
+            raise StorageError(f"the hub's storage has messages of the topic {number}, which is not there")
+        return found.name
+
+    @property
+    def followed(self) -> int:
+        """The last change that is not kept for followers any more."""
+        return self._counters.followed
+
+    def export(self) -> Iterator[str]:
+        """Yield the state that is on the disk as canonical text. Raises StorageError."""
+        return export(self._engine)

@@ -88,6 +88,9 @@ class Topics(dict[str, Topic]):
     def __init__(self, limits: Limits):
         super().__init__()
         self._limits = limits
+        #: The topics by number; deleted ones until that is on the disk with their messages.
+        self.numbers: dict[int, Topic] = {}
+        self.departed: dict[int, Topic] = {}
         #: The topics, to be found by filter.
         self.names = Names(limits.topics)
         #: Messages of all topics, and their bytes.
@@ -105,7 +108,7 @@ class Topics(dict[str, Topic]):
     def restore(self, number: int, name: str, queues: int) -> None:
         """Take in a topic of the file."""
         self.names.add(name, anyway=True)
-        self[name] = Topic(name, number, queues)
+        self[name] = self.numbers[number] = Topic(name, number, queues)
         self.queues += queues
 
     def check_growth(self, name: str, queues: int) -> bool:
@@ -136,7 +139,7 @@ class Topics(dict[str, Topic]):
         if topic is None:
             # The limit is not checked: there are at most as many dead-letter topics as others.
             self.names.add(name, anyway=True)
-            topic = self[name] = Topic(name, number, 0)
+            topic = self[name] = self.numbers[number] = Topic(name, number, 0)
         fresh = queues - len(topic.queues)
         topic.queues += [Queue() for _ in range(fresh)]
         self.queues += fresh
@@ -147,12 +150,17 @@ class Topics(dict[str, Topic]):
         """Remove a topic, and return it if there was one."""
         topic = self.pop(name, None)
         if topic is not None:
+            self.departed[topic.number] = self.numbers.pop(topic.number)
             self.names.remove(name)
             self.count -= topic.count
             self.bytes -= topic.bytes
             self.queues -= len(topic.queues)
             self.places -= len(topic.queues) * len(topic.groups)
         return topic
+
+    def forget(self, number: int) -> None:
+        """Forget the name of a deleted topic."""
+        self.departed.pop(number, None)
 
     def is_full(self, topic: Topic, size: int) -> bool:
         """Return whether there is no room in a topic for a message of this size."""

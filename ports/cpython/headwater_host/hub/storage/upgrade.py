@@ -5,40 +5,55 @@ import sqlite3
 from collections.abc import Iterable
 from typing import Any
 
-from headwater_host.hub.storage.records import SCHEMA, STATEMENTS, checksum, encoded, last_seq, stored_row
+from headwater_host.hub.storage.records import checksum, encoded, new_lineage, stored_row
+from headwater_host.hub.storage.sqlite_tables import FIRST_LEADER, SCHEMA, STATEMENTS, last_seq
 
 #: Versions that can be upgraded.
-EARLIER = (2,)
+EARLIER = (2, 3)
 
 
-def upgrade(db: sqlite3.Connection, version: int) -> None:
-    """Upgrade a file of version 2 in one transaction. Raises ValueError when it does not hold what was written, and
-    changes nothing then.
-
-    Version 2 kept a group's place in a queue as one row: the floor, and as JSON what was acknowledged after it. A
-    replica of this version does not know such changes, so it has to begin with a copy of the file.
-    """
+def upgrade(db: sqlite3.Connection, version: int, current: int) -> None:
+    """Upgrade a file of an earlier version in one transaction. Raises ValueError when it does not hold what was
+    written, and changes nothing then."""
     db.execute("BEGIN IMMEDIATE")
     try:
-        places = [_place(*row) for row in db.execute("SELECT * FROM positions")]
-        db.execute("DROP TABLE positions")
+        # Before the tables are made: version 2 had another table ``positions``.
+        places = _take_places(db) if version == 2 else []
         for statement in SCHEMA.split(";"):
             db.execute(statement.replace("CREATE TABLE", "CREATE TABLE IF NOT EXISTS"))
-        for group, topic, queue, floor, taken, tries in places:
-            through = max(taken, default=floor)
-            _write(db, "position", group, topic, queue, through)
-            rows = dict.fromkeys(_open(db, topic, queue, floor, through, taken), 0) | tries
-            for seq, count in rows.items():
-                _write(db, "open", group, topic, queue, seq, count)
-        last = last_seq(db)
-        db.execute("DELETE FROM changes")
-        _write(db, "counter", "followed", last)
-        db.execute("INSERT INTO changes VALUES (?, ?, ?)", (last + 1, "counter", encoded(("followed", last))))
-        db.execute(f"PRAGMA user_version = {version}")
+        db.execute(FIRST_LEADER, (new_lineage(),))
+        if version == 2:
+            _put_places(db, places)
+        db.execute(f"PRAGMA user_version = {current}")
         db.execute("COMMIT")
     except BaseException:
         db.execute("ROLLBACK")
         raise
+
+
+def _take_places(db: sqlite3.Connection) -> list[tuple[Any, ...]]:
+    """Remove the positions of version 2, and return them."""
+    places = [_place(*row) for row in db.execute("SELECT * FROM positions")]
+    db.execute("DROP TABLE positions")
+    return places
+
+
+def _put_places(db: sqlite3.Connection, places: Iterable[tuple[Any, ...]]) -> None:
+    """Write the positions of version 2.
+
+    Version 2 kept a group's place in a queue as one row: the floor, and as JSON what was acknowledged after it. A
+    replica of this version does not know such changes, so it has to begin with a copy of the file.
+    """
+    for group, topic, queue, floor, taken, tries in places:
+        through = max(taken, default=floor)
+        _write(db, "position", group, topic, queue, through)
+        rows = dict.fromkeys(_open(db, topic, queue, floor, through, taken), 0) | tries
+        for seq, count in rows.items():
+            _write(db, "open", group, topic, queue, seq, count)
+    last = last_seq(db)
+    db.execute("DELETE FROM changes")
+    _write(db, "counter", "followed", last)
+    db.execute("INSERT INTO changes VALUES (?, ?, ?)", (last + 1, "counter", encoded(("followed", last))))
 
 
 def _place(

@@ -1,44 +1,33 @@
 """Group commit: one transaction for each turn, in a thread.
 
 While it is written, the next one collects changes. So an answer waits for at most two syncs of the disk, which all
-clients share. When the disk fails, nothing is answered, and the transaction is tried again.
+clients share. When the disk fails, nothing is answered, and the transaction is tried again. A fenced transaction is
+not: another hub leads then.
+
+A transaction is *durable* when the engine has written it, and *committed* when it may be answered and shown: at once,
+or when ``confirm`` says so, for replicas that have to have it as well.
 """
 
 import asyncio
-import sqlite3
-from collections.abc import Callable, Sequence
+from collections import deque
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from itertools import chain, groupby
-from operator import itemgetter
 from typing import Any
 
-from headwater_host.hub.errors import StorageError
-from headwater_host.hub.storage.records import (
-    OVERHEAD,
-    STATEMENTS,
-    TIDY,
-    Message,
-    Seen,
-    encoded,
-    pack_ids,
-    row,
-    stored_row,
-)
+from headwater_host.hub.errors import FencedError, StorageError
+from headwater_host.hub.storage.contract import Engine, Transaction
+from headwater_host.hub.storage.records import OVERHEAD, Message, Seen, encoded, stored_row
 
 #: Seconds until a transaction that failed is tried again.
 RETRY = 1.0
 
-#: Rows that are inserted by one statement: SQLite had at most 999 values in one once.
-_TOGETHER = 256 if sqlite3.sqlite_version_info >= (3, 32) else 64
-#: Larger payloads are inserted one by one: a statement keeps a copy of what it inserted last.
-_LARGE = 64 << 10
-_MESSAGE = "INSERT INTO messages VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)"
-_CHANGE = "INSERT INTO changes VALUES (?, ?, ?)"
-_GONE = "DELETE FROM messages WHERE seq IN (SELECT value FROM json_each(?))"
-_RETAIN = """INSERT OR REPLACE INTO retained (seq, id, topic, queue, flags, time, tags, payload, crc)
-    VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)"""
+#: Called with the last change of a durable transaction, and with what to call when it is committed. Transactions are
+#: committed in order: confirming one confirms those before it.
+Confirm = Callable[[int, Callable[[], None]], None]
 
+#: Kinds of changes that have no statements: a transaction has what they do in lists of its own.
+NOTED = frozenset({"trim", "unretain"})
 
 #: Changes of a transaction from which on work that makes many waits for the next one.
 CROWD = 1000
@@ -46,12 +35,6 @@ CROWD = 1000
 #: counts besides its own.
 TURN = 1 << 19
 PER_MESSAGE = 1 << 10
-
-_statement = itemgetter(0)
-
-
-def _is_large(message: tuple[Any, ...]) -> bool:
-    return len(message[7]) > _LARGE
 
 
 class Batch:
@@ -83,69 +66,46 @@ class Batch:
     def __bool__(self) -> bool:
         return self.open
 
-    def write(self, db: sqlite3.Connection) -> None:
-        """Write all of it, or nothing. Raises sqlite3.Error."""
-        db.execute("BEGIN IMMEDIATE")
-        try:
-            for large, some in groupby(map(row, self.stored, self.numbers), _is_large):
-                if large:
-                    db.executemany(_MESSAGE, some)
-                else:
-                    _insert(db, _MESSAGE, list(some))
-            if self.seen:
-                db.execute("INSERT INTO seen VALUES (?, ?, ?)", pack_ids(self.seen))
-            for topic, retained in self.retained.items():
-                if retained is None:
-                    db.execute("DELETE FROM retained WHERE topic = ?", (topic,))
-                else:
-                    db.execute(_RETAIN, retained)
-            for statement, several in groupby(self.statements, _statement):
-                rows = [values for _, values in several]
-                if statement.startswith("INSERT"):
-                    _insert(db, statement, rows)
-                else:
-                    db.executemany(statement, rows)
-            if self.gone:
-                db.execute(_GONE, (encoded(self.gone),))
-            _insert(db, _CHANGE, self.changes)
-            db.execute("COMMIT")
-        except BaseException:
-            if db.in_transaction:
-                db.execute("ROLLBACK")
-            raise
-
-
-def _insert(db: sqlite3.Connection, statement: str, rows: Sequence[tuple[Any, ...]]) -> None:
-    """Insert rows. After each statement the thread waits for the interpreter, so there are few: with ``_TOGETHER``
-    rows, and for the rest with half as many each time, so that SQLite knows them all."""
-    more = ", " + statement[statement.rindex("(") :]
-    at, size = 0, _TOGETHER
-    while at < len(rows):
-        while size > len(rows) - at:
-            size //= 2
-        db.execute(statement + more * (size - 1), list(chain.from_iterable(rows[at : at + size])))
-        at += size
+    def transaction(self, number: int) -> Transaction:
+        """Return what is to be written, as transaction ``number`` of this epoch."""
+        return Transaction(
+            number,
+            self.last,
+            self.stored,
+            self.numbers,
+            self.seen,
+            self.retained,
+            self.statements,
+            self.changes,
+            self.gone,
+        )
 
 
 class Writer:
     """Writes batches in order. ``settle`` completes a batch before it is written and returns whether the
-    next one has something to do; ``written`` is called with a batch that is on the disk."""
+    next one has something to do; ``written`` is called with a batch that is committed."""
 
     def __init__(
-        self, db: sqlite3.Connection, seq: int, settle: Callable[[], bool], written: Callable[[Batch], None]
+        self, engine: Engine, seq: int, settle: Callable[[], bool], written: Callable[[Batch], None]
     ):
-        self._db = db
+        self._engine = engine
+        #: The number of the last transaction of this epoch.
+        self._turns = 0
+        self._leads = False
         self._settle = settle
         self._written = written
         self._thread = ThreadPoolExecutor(1, "headwater-hub-storage")
         self._writing: Batch | None = None
+        #: Batches that are durable but not committed, the oldest first.
+        self._unconfirmed: deque[Batch] = deque()
         self._running: asyncio.Future[None] | None = None
         self._scheduled = False
         self._closing = self._closed = False
         self.batch = Batch()
-        #: The last change, and the last that is on the disk.
-        self.seq = self.durable = seq
-        #: Bytes of messages and changes that are not on the disk yet.
+        #: The last change, the last that is durable, and the last that is committed.
+        self.seq = self.durable = self.committed = seq
+        self.confirm: Confirm = lambda last, done: done()
+        #: Bytes of messages and changes that are not committed yet.
         self.waiting = 0
         #: Why nothing can be written; None again when it can.
         self.error: Exception | None = None
@@ -156,6 +116,11 @@ class Writer:
         self._crowded: list[Callable[[], None]] = []
         #: Transactions so far.
         self.commits = 0
+
+    def lead(self, epoch: int | None) -> None:
+        """Begin to write, in an epoch of the engine. Raises StorageError."""
+        self._turns = self._engine.lead(epoch)
+        self._leads = True
 
     def next(self) -> int:
         """Return the sequence number of another change, which is made before the event loop's turn ends."""
@@ -169,24 +134,38 @@ class Writer:
         return len(self.batch.changes) >= CROWD
 
     def change(self, kind: str, *values: Any) -> int:
-        """Make a change of ``records.STATEMENTS``; return its sequence number."""
-        seq = self.next()
+        """Make a change of a kind that ``contract`` lists; return its sequence number."""
+        return self.replay(self.seq + 1, kind, values)
+
+    def replay(self, seq: int, kind: str, values: tuple[Any, ...]) -> int:
+        """Make a change under the sequence number that the leader gave it; return the number."""
+        self.number(seq)
         text = encoded(values)
-        row = stored_row(kind, values, text)
-        for statement in STATEMENTS[kind]:
-            self.batch.statements.append((statement, row))
+        if kind not in NOTED:
+            self.batch.statements.append((kind, stored_row(kind, values, text)))
         self.batch.changes.append((seq, kind, text))
         self.fill(len(text) + OVERHEAD)
         return seq
 
+    def number(self, seq: int) -> None:
+        """Continue with a sequence number that the leader gave."""
+        if self._leads:
+            self.wake()
+        self.seq = seq
+
+    def discard(self) -> None:
+        """Drop the changes of this turn: the storage has them, since another hub wrote them."""
+        self.batch = Batch()
+        self.durable = self.committed = self.seq
+        self.waiting = 0
+
     def silently(self, kind: str, values: tuple[Any, ...]) -> None:
         """Make a change that followers do not hear of."""
-        for statement in STATEMENTS[kind]:
-            self.batch.statements.append((statement, stored_row(kind, values, encoded(values))))
+        self.batch.statements.append((kind, stored_row(kind, values, encoded(values))))
 
     def tidy(self, kind: str, value: int) -> None:
-        """Add a statement of ``records.TIDY``."""
-        self.batch.statements.append((TIDY[kind], (value,)))
+        """Add a statement of a kind that is no change."""
+        self.batch.statements.append((kind, (value,)))
 
     def fill(self, size: int) -> None:
         """Count bytes that are to be written."""
@@ -207,17 +186,24 @@ class Writer:
             asyncio.get_running_loop().call_soon(self._start)
 
     def after(self, done: Callable[[], None]) -> None:
-        """Call ``done`` when every change so far is on the disk; at once when all are."""
-        if self.batch:
-            self.batch.done.append(done)
-        elif self._writing is not None:
-            self._writing.done.append(done)
-        else:
+        """Call ``done`` when every change so far is committed; at once when all are."""
+        batch = self._last()
+        if batch is None:
             done()
+        else:
+            batch.done.append(done)
+
+    def _last(self) -> Batch | None:
+        """Return the last batch that is not committed, if there is one."""
+        if self.batch.open:
+            return self.batch
+        if self._writing is not None:
+            return self._writing
+        return self._unconfirmed[-1] if self._unconfirmed else None
 
     def answer(self, send: Callable[[bytes], None], data: bytes) -> None:
-        """Send this when every change so far is on the disk, joined with other answers."""
-        batch = self.batch if self.batch.open else self._writing
+        """Send this when every change so far is committed, joined with other answers."""
+        batch = self._last()
         if batch is None:
             send(data)
         elif (waiting := batch.answers.get(send)) is not None:
@@ -265,41 +251,55 @@ class Writer:
     def _submit(self) -> None:
         if self._writing is not None and not self._closing:
             loop = asyncio.get_running_loop()
-            self._running = loop.run_in_executor(self._thread, self._writing.write, self._db)
+            self._running = loop.run_in_executor(self._thread, self._engine.write, self._transaction())
             self._running.add_done_callback(self._finished)
+
+    def _transaction(self) -> Transaction:
+        assert self._writing is not None
+        return self._writing.transaction(self._turns + 1)
 
     def _finished(self, running: "asyncio.Future[None]") -> None:
         self._running = None
         error = running.exception()
         if error is None:
-            self._done()
+            self._written_durably()
             # The next one has collected meanwhile.
             self._start()
         elif isinstance(error, Exception):
-            if self.error is None:
+            if self.error is None or isinstance(error, FencedError):
                 self.on_error(error)
             self.error = error
             # What may wait for the disk is bounded otherwise now.
             self._go_on()
-            asyncio.get_running_loop().call_later(RETRY, self._submit)
+            if not isinstance(error, FencedError):
+                asyncio.get_running_loop().call_later(RETRY, self._submit)
 
-    def _done(self) -> None:
+    def _written_durably(self) -> None:
         batch, self._writing = self._writing, None
         assert batch is not None
+        self._turns += 1
         if self.error is not None:
             self.error = None
             self.on_error(None)
         self.durable = batch.last
-        self.waiting -= batch.size
         self.commits += 1
-        answers = [partial(send, b"".join(waiting)) for send, waiting in batch.answers.items()]
-        calls: list[Callable[[], None]] = [*batch.done, *answers, partial(self._written, batch)]
-        for call in calls:
-            try:
-                call()
-            except Exception as error:
-                context = {"message": "what waited for the hub's storage failed", "exception": error}
-                asyncio.get_running_loop().call_exception_handler(context)
+        self._unconfirmed.append(batch)
+        self.confirm(batch.last, partial(self._commit, batch.last))
+
+    def _commit(self, last: int) -> None:
+        """Answer and show every durable transaction up to a change."""
+        while self._unconfirmed and self._unconfirmed[0].last <= last:
+            batch = self._unconfirmed.popleft()
+            self.committed = batch.last
+            self.waiting -= batch.size
+            answers = [partial(send, b"".join(waiting)) for send, waiting in batch.answers.items()]
+            calls: list[Callable[[], None]] = [*batch.done, *answers, partial(self._written, batch)]
+            for call in calls:
+                try:
+                    call()
+                except Exception as error:
+                    context = {"message": "what waited for the hub's storage failed", "exception": error}
+                    asyncio.get_running_loop().call_exception_handler(context)
 
     async def close(self) -> None:
         """Write what is left. Raises StorageError when that cannot be."""
@@ -310,11 +310,13 @@ class Writer:
                 await asyncio.wait([self._running])
                 await asyncio.sleep(0)
             while self._writing is not None or self.batch:
+                if isinstance(self.error, FencedError):
+                    raise self.error
                 if self._writing is None:
                     self._turn()
                 assert self._writing is not None
-                await loop.run_in_executor(self._thread, self._writing.write, self._db)
-                self._done()
+                await loop.run_in_executor(self._thread, self._engine.write, self._transaction())
+                self._written_durably()
         except Exception as error:
             raise StorageError(f"the hub's storage is not up to date: {error}") from error
         finally:

@@ -1,0 +1,1 @@
+"""Several hubs on one database: which one leads."""

@@ -1,0 +1,546 @@
+"""The storage in a PostgreSQL database, which several hubs may share: one of them writes.
+
+Each transaction begins with the fence, which moves the turn of the row ``leader``. A lost connection leaves the outcome
+of the last COMMIT unknown. The next ``write`` therefore reconnects, terminates the old connection in the server, and
+makes a write of its own to the row. When that commits, everything before it is as safe as the settings promise, and the
+row tells the last turn. Nothing is written twice.
+
+The event loop waits for reads of messages, at most ``READ_S``. When the database does not answer in this time, reads
+fail at once until it does.
+"""
+
+import contextlib
+import os
+import socket
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import TimeoutError as TooLate
+from contextlib import contextmanager
+from itertools import groupby
+from operator import itemgetter
+from typing import Any, NoReturn, TypeVar
+
+import psycopg
+from psycopg import errors
+from psycopg.conninfo import conninfo_to_dict
+
+from headwater_host.hub.errors import FencedError, StorageError
+from headwater_host.hub.storage import postgres_tables as tables
+from headwater_host.hub.storage.contract import Leader, Row, Transaction
+from headwater_host.hub.storage.records import COLUMNS, new_lineage, pack_ids, row
+
+#: Seconds that the event loop waits for messages.
+READ_S = 0.25
+#: Seconds that a statement waits for a lock: another hub may have a transaction open, or be cut off.
+LOCK_S = 5.0
+#: Seconds that a hub which begins to lead waits for a standby.
+LEAD_S = 10.0
+#: Messages from which on they are written by COPY, which takes two more round trips.
+COPY_FROM = 64
+#: Messages that are read in one piece.
+_AT_ONCE = 10_000
+#: Parameters of the connection unless the URL has them. A server that is gone is noticed in 10 s.
+_DEFAULTS = {
+    "connect_timeout": "5",
+    "keepalives_idle": "5",
+    "keepalives_interval": "2",
+    "keepalives_count": "3",
+    "tcp_user_timeout": "10000",
+    "target_session_attrs": "read-write",
+}
+#: Which hub may write, where no lease says so.
+_LOCK = 0x4857_6875
+
+#: It fails by a division by zero if another hub leads: the rest of the pipeline is on its way already.
+_FENCE = """
+    WITH moved AS (UPDATE leader SET turn = %(turn)s WHERE epoch = %(epoch)s AND turn = %(turn)s - 1 RETURNING 1)
+    SELECT 1 / count(*), current_setting('synchronous_standby_names') FROM moved"""
+#: The write of one's own. It changes nothing, but has to be committed.
+_PROBE = "UPDATE leader SET turn = turn WHERE epoch = %s RETURNING turn"
+_TAKE = "UPDATE leader SET epoch = epoch + 1, turn = 0, beat = beat + 1, holder = '' RETURNING epoch"
+_TERMINATE = """SELECT pg_terminate_backend(pid) FROM pg_stat_activity
+    WHERE application_name = %s AND datname = current_database() AND pid <> pg_backend_pid()"""
+
+_Result = TypeVar("_Result")
+_kind = itemgetter(0)
+
+
+class _Connection:
+    """A connection for one thread at a time. Another thread may call ``abort``."""
+
+    def __init__(self, url: str, application_name: str):
+        given = conninfo_to_dict(url)
+        more: dict[str, Any] = {name: value for name, value in _DEFAULTS.items() if name not in given}
+        self.db = psycopg.connect(url, autocommit=True, **more)
+        self._warnings: list[str] = []
+        self.db.add_notice_handler(self._notice)
+        # Set here, since a role or a database may have other values.
+        self._set("application_name", application_name)
+        self._set("client_min_messages", "warning")
+        self._set("synchronous_commit", "on")
+        self._set("lock_timeout", f"{LOCK_S}s")
+        self.limit(0)
+
+    def _set(self, name: str, value: str) -> None:
+        self.db.execute("SELECT set_config(%s, %s, false)", (name, value))
+
+    def limit(self, seconds: float) -> None:
+        """Bound the time of each statement; 0: do not."""
+        self._set("statement_timeout", f"{seconds}s")
+
+    def _notice(self, notice: errors.Diagnostic) -> None:
+        if notice.severity_nonlocalized == "WARNING":
+            self._warnings.append(notice.message_primary or "a warning without a text")
+
+    @contextmanager
+    def committing(self) -> Iterator[None]:
+        """Raise StorageError if the server warns: it reports a cancelled wait for the standby as a success, with a
+        warning."""
+        self._warnings.clear()
+        yield
+        if self._warnings:
+            raise StorageError(f"the database committed with a warning: {'; '.join(self._warnings)}")
+
+    def abort(self) -> None:
+        """Let what waits for the server fail."""
+        with (
+            contextlib.suppress(OSError, psycopg.Error),
+            socket.socket(fileno=os.dup(self.db.fileno())) as copy,
+        ):
+            copy.shutdown(socket.SHUT_RDWR)
+
+    def close(self) -> None:
+        """Close it; the server ends what it is doing."""
+        with contextlib.suppress(psycopg.Error):
+            self.db.close()
+
+
+class _Reader:
+    """Reads for the event loop, in a thread: the event loop waits at most ``READ_S``, and not at all while there is no
+    connection."""
+
+    def __init__(self, connect: Callable[[], _Connection]):
+        self._connect = connect
+        self._thread = ThreadPoolExecutor(1, "headwater-hub-reads")
+        self.connection: _Connection | None = connect()
+        #: Connecting again.
+        self._repair: Future[None] | None = None
+
+    def ask(self, query: Callable[[psycopg.Connection], _Result]) -> _Result:
+        """Return what a query finds. Raises StorageError, and psycopg.Error."""
+        if self._repair is not None:
+            if not self._repair.done():
+                raise StorageError("the database does not answer")
+            failed, self._repair = self._repair.exception(), None
+            if failed is not None:
+                self._mend()
+                raise StorageError(f"the database does not answer: {failed}")
+        connection = self.connection
+        assert connection is not None
+        asked = self._thread.submit(query, connection.db)
+        try:
+            return asked.result(READ_S)
+        except TooLate:
+            connection.abort()
+            self._mend()
+            raise StorageError(f"the database did not answer in {READ_S} s") from None
+        except Exception:
+            if connection.db.closed:
+                self._mend()
+            raise
+
+    def _mend(self) -> None:
+        self._repair = self._thread.submit(self._again)
+
+    def _again(self) -> None:
+        if self.connection is not None:
+            self.connection.close()
+        self.connection = self._connect()
+
+    def close(self) -> None:
+        """End the thread, and close the connection."""
+        if self.connection is not None:
+            self.connection.abort()
+        self._thread.shutdown(wait=False, cancel_futures=True)
+        if self.connection is not None:
+            self.connection.close()
+
+
+class PostgresEngine:
+    """An engine of ``contract``. ``standby``: commit nothing where PostgreSQL does not wait for a standby."""
+
+    def __init__(self, url: str, *, standby: bool = False):
+        self._url = url
+        self._standby = standby
+        #: Why nothing is written any more.
+        self._ended: StorageError | None = None
+        self._writer: _Connection | None = None
+        self._epoch = 0
+        #: True if no lease but a lock says who writes.
+        self._locks = False
+        self.name = "PostgreSQL"
+        with self._explaining():
+            self.name = _shown(url)
+            self._reader = _Reader(lambda: _Connection(url, "headwater hub reader"))
+        try:
+            with self._explaining():
+                self._prepare(self._loading())
+            self._lineage = self.leader().lineage
+        except BaseException:
+            self.close()
+            raise
+
+    def _loading(self) -> psycopg.Connection:
+        connection = self._reader.connection
+        if connection is None or connection.db.closed:
+            raise StorageError(f"the hub's storage {self.name} does not answer")
+        return connection.db
+
+    @contextmanager
+    def _explaining(self) -> Iterator[None]:
+        try:
+            yield
+        except (errors.UndefinedTable, errors.UndefinedColumn) as error:
+            raise self.damaged(_line(error)) from error
+        except psycopg.Error as error:
+            raise StorageError(f"the hub's storage {self.name}: {_line(error)}") from error
+
+    def _prepare(self, db: psycopg.Connection) -> None:
+        """Create the tables in an empty database, or check their version."""
+        (encoding,) = _one(db, "SHOW server_encoding")
+        if encoding != "UTF8":
+            raise StorageError(f"the hub's storage {self.name} has the encoding {encoding}; it needs UTF8")
+        with db.transaction():
+            db.execute("SELECT pg_advisory_xact_lock(%s, 0)", (_LOCK,))
+            (there,) = _one(db, "SELECT to_regclass('hub_storage')")
+            if there is None:
+                try:
+                    for statement in tables.SCHEMA.split(";"):
+                        db.execute(statement.encode())
+                except errors.DuplicateTable as error:
+                    raise StorageError(
+                        f"{self.name} is another program's database: {_line(error)}"
+                    ) from error
+                db.execute("INSERT INTO hub_storage VALUES (%s)", (tables.VERSION,))
+                db.execute("INSERT INTO leader VALUES (0, 0, 0, '', 0, %s)", (new_lineage(),))
+        (version,) = _one(db, "SELECT version FROM hub_storage")
+        if version != tables.VERSION:
+            raise StorageError(
+                f"the hub's storage {self.name} is of version {version}; this program knows version {tables.VERSION}"
+            )
+
+    # -- the leader --------------------------------------------------------------------------------------------------
+
+    def leader(self) -> Leader:
+        """Return the row ``leader``."""
+        with self._explaining():
+            found = self._loading().execute("SELECT epoch, turn, lineage FROM leader").fetchall()
+        if len(found) != 1:
+            raise self.damaged(f"the table leader has {len(found)} rows")
+        return Leader(*found[0])
+
+    def lead(self, epoch: int | None) -> int:
+        """Begin to write in an epoch, which a lease has begun. None: begin an epoch, unless another hub has the lock.
+
+        Waits for the database, so call it in a thread where that matters.
+        """
+        with self._explaining():
+            self._locks = epoch is None
+            try:
+                self._epoch = self._take() if epoch is None else epoch
+                return self._connect(LEAD_S)
+            except BaseException:
+                self._drop()
+                raise
+
+    def _take(self) -> int:
+        """Begin an epoch, and return it."""
+        connection = self._writer = _Connection(self._url, self._application(None))
+        self._exclude(connection.db)
+        connection.limit(LEAD_S)
+        with connection.committing():
+            (epoch,) = _one(connection.db, _TAKE)
+        self._drop()
+        return int(epoch)
+
+    def _exclude(self, db: psycopg.Connection) -> None:
+        """Have no other hub write that has no lease either. Raises StorageError."""
+        try:
+            # It waits for as long as the server needs to end a connection that was lost.
+            db.execute("SELECT pg_advisory_lock(%s, 1)", (_LOCK,))
+        except errors.LockNotAvailable:
+            raise StorageError(f"the hub's storage {self.name} is in use by another hub") from None
+
+    def _application(self, epoch: int | None) -> str:
+        return f"headwater hub {self._lineage} epoch {'-' if epoch is None else epoch} writer"
+
+    def _connect(self, seconds: float = 0) -> int:
+        """Connect the writer, and return the turn that is committed. Raises FencedError. ``seconds``: how long to wait
+        for a standby, 0 for as long as it takes."""
+        self._drop()
+        name = self._application(self._epoch)
+        connection = self._writer = _Connection(self._url, name)
+        if self._ended is not None:
+            raise self._ended
+        db = connection.db
+        # The server may not have noticed that our last connection is gone: its transaction would go on.
+        db.execute(_TERMINATE, (name,))
+        if self._locks:
+            self._exclude(db)
+        if self._standby:
+            self._check_standby(*_one(db, "SHOW synchronous_standby_names"))
+        connection.limit(seconds)
+        with connection.committing():
+            found = db.execute(_PROBE, (self._epoch,)).fetchall()
+        connection.limit(0)
+        if len(found) != 1:
+            self._fence(f"it is not in epoch {self._epoch} any more")
+        return int(found[0][0])
+
+    def _check_standby(self, names: str) -> None:
+        if not names:
+            raise StorageError(
+                f"the hub's storage {self.name} has no synchronous standby: synchronous_standby_names is empty"
+            )
+
+    def _fence(self, why: str) -> NoReturn:
+        self._ended = FencedError(f"another hub leads with the storage {self.name}: {why}")
+        raise self._ended
+
+    def _drop(self) -> None:
+        connection, self._writer = self._writer, None
+        if connection is not None:
+            connection.close()
+
+    # -- writing -----------------------------------------------------------------------------------------------------
+
+    def write(self, transaction: Transaction) -> None:
+        """Write a transaction, or nothing."""
+        if self._ended is not None:
+            raise self._ended
+        try:
+            with self._explaining():
+                if self._writer is None:
+                    turn = self._connect()
+                    if turn == transaction.number:
+                        return  # the COMMIT whose answer was lost
+                    if turn != transaction.number - 1:
+                        self._fence(f"its turn is {turn} instead of {transaction.number - 1}")
+                self._write(self._writer, transaction)
+        except BaseException:
+            # What became of the transaction is looked up with a new connection.
+            self._drop()
+            raise
+
+    def _write(self, connection: "_Connection | None", transaction: Transaction) -> None:
+        assert connection is not None
+        db = connection.db
+        rows = list(map(row, transaction.messages, transaction.topics))
+        with connection.committing():
+            try:
+                if len(rows) < COPY_FROM:
+                    with db.pipeline():
+                        fence = self._begin(db, transaction.number)
+                        _insert(db, tables.MESSAGE, rows)
+                        commit = _finish(db, transaction)
+                else:
+                    # COPY ends a pipeline.
+                    with db.pipeline():
+                        fence = self._begin(db, transaction.number)
+                    _copy(db, rows)
+                    with db.pipeline():
+                        commit = _finish(db, transaction)
+            except errors.DivisionByZero:
+                self._fence(f"its turn is not {transaction.number - 1} of epoch {self._epoch}")
+        if commit.statusmessage != "COMMIT":
+            raise StorageError(f"the hub's storage {self.name} did not commit: {commit.statusmessage}")
+        if self._standby:
+            found = fence.fetchone()
+            assert found is not None
+            self._check_standby(found[1])
+
+    def _begin(self, db: psycopg.Connection, turn: int) -> psycopg.Cursor[Row]:
+        db.execute("BEGIN")
+        return db.execute(_FENCE, {"turn": turn, "epoch": self._epoch})
+
+    # -- reading -----------------------------------------------------------------------------------------------------
+
+    @contextmanager
+    def snapshot(self) -> Iterator[None]:
+        """Read one state of the database."""
+        db = self._loading()
+        with self._explaining():
+            db.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
+        try:
+            yield
+        finally:
+            with self._explaining():
+                db.execute("COMMIT")
+
+    def _pieces(self, query: str, size: int = _AT_ONCE) -> Iterator[list[Row]]:
+        """Yield many rows at once. Only in a snapshot."""
+        with self._explaining(), self._loading().cursor("pieces", binary=True) as cursor:
+            cursor.execute(query.encode())
+            while some := cursor.fetchmany(size):
+                yield some
+
+    def last(self) -> int:
+        """Return the sequence number of the last change."""
+        with self._explaining():
+            found = [
+                _one(self._loading(), f"SELECT coalesce(max(seq), 0) FROM {table}")
+                for table in ("messages", "seen", "changes")
+            ]
+        return max(int(seq) for (seq,) in found)
+
+    def rows(self, table: str) -> Iterator[Row]:
+        """Yield the rows of a table, the checksum last."""
+        reads = tables.READS[table]
+        for some in self._pieces(f"SELECT * FROM {table}"):
+            for *values, crc in some:
+                try:
+                    yield (*(read(value) for read, value in zip(reads, values, strict=True)), crc)
+                except (TypeError, ValueError) as error:
+                    raise self.damaged(f"a row of {table} is not what was written") from error
+
+    def leaving(self) -> list[int]:
+        """Return the numbers of deleted topics that have messages left."""
+        with self._explaining():
+            return [number for (number,) in self._loading().execute("SELECT topic FROM leaving")]
+
+    def index(self) -> Iterator[list[tuple[int, int, int, int, int]]]:
+        """Yield all messages by sequence number."""
+        size = "octet_length(payload) + octet_length(id) + octet_length(tags)"
+        return self._pieces(f"SELECT topic, queue, seq, {size}, time FROM messages ORDER BY seq")
+
+    def retained(self) -> Iterator[Row]:
+        """Yield the retained messages."""
+        for some in self._pieces(f"SELECT {COLUMNS} FROM retained"):
+            yield from some
+
+    def ids(self) -> Iterator[tuple[bytes, int]]:
+        """Yield the remembered ids, newest first."""
+        for some in self._pieces("SELECT ids, crc FROM seen ORDER BY seq DESC"):
+            yield from some
+
+    def read(self, seqs: Sequence[int]) -> list[Row]:
+        """Return messages. Waits at most ``READ_S``."""
+        query = f"SELECT {COLUMNS} FROM messages WHERE seq = ANY(%s)"
+        with self._explaining():
+            return self._reader.ask(lambda db: _all(db, query, list(seqs)))
+
+    def consistently(self, read: Callable[[], _Result]) -> _Result:
+        """Return the result of reads in one snapshot. Waits at most ``READ_S``."""
+
+        def query(db: psycopg.Connection) -> _Result:
+            with self.snapshot():
+                return read()
+
+        with self._explaining():
+            return self._reader.ask(query)
+
+    def changes_after(self, seq: int, limit: int) -> list[tuple[int, str, str]]:
+        """Return the first changes after a sequence number."""
+        return self._first("SELECT seq, kind, body FROM changes", seq, limit)
+
+    def messages_after(self, seq: int, limit: int) -> list[Row]:
+        """Return the first messages after a sequence number."""
+        return self._first(f"SELECT {COLUMNS} FROM messages", seq, limit)
+
+    def retained_after(self, seq: int, limit: int) -> list[Row]:
+        """Return the first retained messages after a sequence number."""
+        return self._first(f"SELECT {COLUMNS} FROM retained", seq, limit)
+
+    def _first(self, query: str, seq: int, limit: int) -> list[Any]:
+        with self._explaining():
+            return _all(self._loading(), f"{query} WHERE seq > %s ORDER BY seq LIMIT %s", seq, limit)
+
+    def ids_after(self, seq: int) -> Iterator[tuple[bytes, int]]:
+        """Yield the remembered ids after a sequence number and more, oldest first."""
+        for some in self._pieces(f"SELECT ids, crc FROM seen WHERE seq > {int(seq)} ORDER BY seq", 100):
+            yield from some
+
+    def turn_after(self, seq: int) -> int | None:
+        """Return the first last change of a transaction that is not before a change."""
+        with self._explaining():
+            ((found,),) = _all(self._loading(), "SELECT min(seq) FROM turns WHERE seq >= %s", seq)
+        return None if found is None else int(found)
+
+    def damaged(self, what: str) -> StorageError:
+        """Return the error for a database that does not hold what was written."""
+        return StorageError(
+            f"the hub's storage {self.name} is damaged ({what}); it was not changed. Restore a backup of the database"
+        )
+
+    # -- the end -----------------------------------------------------------------------------------------------------
+
+    def abort(self) -> None:
+        """Let a write that waits for the database fail. Nothing is written afterwards."""
+        self._ended = self._ended or StorageError(f"the hub's storage {self.name} is closed")
+        writer = self._writer
+        if writer is not None:
+            writer.abort()
+
+    def close(self) -> None:
+        """Close the connections. May be called twice."""
+        self._drop()
+        self._reader.close()
+
+
+def _shown(url: str) -> str:
+    """Return what a URL names, without a password."""
+    given = conninfo_to_dict(url)
+    place = given.get("host") or given.get("hostaddr") or "localhost"
+    port = given.get("port")
+    return f"postgresql://{place}{f':{port}' if port else ''}/{given.get('dbname', '')}"
+
+
+def _line(error: Exception) -> str:
+    """Return the first line of an error's text."""
+    return str(error).partition("\n")[0] or type(error).__name__
+
+
+def _one(db: psycopg.Connection, query: str) -> Row:
+    found = db.execute(query.encode()).fetchone()
+    assert found is not None
+    return found
+
+
+def _all(db: psycopg.Connection, query: str, *values: object) -> list[Row]:
+    return db.execute(query.encode(), values, binary=True).fetchall()
+
+
+def _copy(db: psycopg.Connection, rows: Sequence[Row]) -> None:
+    with (
+        db.cursor() as cursor,
+        cursor.copy(f"COPY messages ({COLUMNS}) FROM STDIN (FORMAT BINARY)".encode()) as copy,
+    ):
+        copy.set_types(tables.MESSAGE_TYPES)
+        for one in rows:
+            copy.write_row(one)
+
+
+def _insert(db: psycopg.Connection, statement: str, rows: Sequence[Row]) -> None:
+    if rows:
+        db.execute(statement.encode(), [list(column) for column in zip(*rows, strict=True)])
+
+
+def _finish(db: psycopg.Connection, transaction: Transaction) -> psycopg.Cursor[Row]:
+    """Write all but the messages, and commit."""
+    if transaction.seen:
+        db.execute("INSERT INTO seen VALUES (%s, %b, %s)", pack_ids(transaction.seen))
+    kept = [values for values in transaction.retained.values() if values is not None]
+    _insert(db, tables.RETAIN, kept)
+    cleared = [topic for topic, values in transaction.retained.items() if values is None]
+    if cleared:
+        db.execute("DELETE FROM retained WHERE topic = ANY(%s)", (cleared,))
+    for kind, several in groupby(transaction.statements, _kind):
+        done = tables.STATEMENTS[kind]
+        columns = done.parameters(tables.expanded(kind, [values for _, values in several]))
+        for statement in done.sql:
+            db.execute(statement.encode(), columns)
+    if transaction.gone:
+        db.execute("DELETE FROM messages WHERE seq = ANY(%s)", (list(transaction.gone),))
+    db.execute("INSERT INTO turns VALUES (%s) ON CONFLICT DO NOTHING", (transaction.last,))
+    _insert(db, tables.CHANGE, transaction.changes)
+    return db.execute("COMMIT")

@@ -1,0 +1,265 @@
+"""Several hubs on one PostgreSQL with a synchronous standby, and every connection between them through a proxy.
+
+The clients are those of `tests.host.history_actors`. They reach the hubs through a proxy each; each hub reaches each
+database server through a proxy of its own, and so does the standby its primary.
+"""
+
+import asyncio
+import signal
+import statistics
+import time
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from headwater.fmq import spec
+from tests.cluster.proxy import Network, Proxy
+from tests.host.command import HEADWATER, Running
+from tests.host.history_actors import CONFIG, CutPeer, World
+from tests.host.hub_client import Got
+from tools.broker import free_port
+from tools.postgres import DATABASE, USER, PostgreSql
+
+#: Reasons that send a client to another hub: the server shuts down, is another one, or cannot store for now.
+ELSEWHERE = frozenset({0x88, 0x8B, 0x97, 0x9C, 0x9D})
+#: Seconds without a byte after which a client gives up a connection, as its keep-alive would.
+SILENCE = 5.0
+#: Seconds of the lease.
+LEASE = 2.0
+#: Seconds in which a cluster that has a leader left makes progress again.
+PATIENCE = 120.0
+#: Acknowledged messages after which a fault is over.
+RECOVERED = 20
+
+
+class RoamingPeer(CutPeer):
+    """A client that goes to another hub when one refuses it, or says nothing."""
+
+    patience = SILENCE
+
+    async def _read(self) -> Got:
+        got = await super()._read()
+        if got.kind == spec.ACK and got.code in ELSEWHERE:
+            raise ConnectionResetError
+        return got
+
+    async def receive(self) -> bytes:
+        try:
+            return await super().receive()
+        except asyncio.TimeoutError:
+            raise ConnectionResetError from None
+
+
+class Unit:
+    """One hub: its process, its place, the proxy in front of it, and those to the database servers."""
+
+    def __init__(self, cluster: "Cluster", number: int):
+        self.number = number
+        self._cluster = cluster
+        self.directory = cluster.directory / f"hub{number}"
+        self.directory.mkdir()
+        self.port = free_port()
+        self.proxy: Proxy = cluster.network.proxy(("127.0.0.1", self.port))
+        self.to_database = [cluster.network.proxy(("127.0.0.1", one.port)) for one in cluster.servers]
+        self.running: Running | None = None
+        self.paused = False
+
+    @property
+    def url(self) -> str:
+        """The database's servers, through this hub's proxies."""
+        places = ",".join(f"127.0.0.1:{proxy.port}" for proxy in self.to_database)
+        return f"postgresql://{USER}@{places}/{DATABASE}?target_session_attrs=read-write&connect_timeout=2"
+
+    @property
+    def alive(self) -> bool:
+        return self.running is not None and self.running.process.poll() is None
+
+    async def start(self) -> None:
+        """Start it and wait until it listens."""
+        cluster = self._cluster
+        (self.directory / "hub.toml").write_text(cluster.settings(self))
+        arguments = ["hub", "--config", "hub.toml", "--port", str(self.port)]
+        self.running = Running(
+            arguments, self.directory, cluster.command, cwd=self.directory, **cluster.options(self)
+        )
+        await asyncio.to_thread(self.running.wait_for, "listening on")
+
+    async def kill(self) -> None:
+        """Kill it (SIGKILL)."""
+        if self.running is not None and self.alive:
+            self.running.process.kill()
+            await asyncio.to_thread(self.running.wait)
+            assert "Traceback" not in self.running.errors, self.running.errors
+
+    def pause(self) -> None:
+        """Stop its process, as a machine does that swaps or migrates."""
+        self._send(signal.SIGSTOP)
+        self.paused = True
+
+    def resume(self) -> None:
+        self._send(signal.SIGCONT)
+        self.paused = False
+
+    def _send(self, which: signal.Signals) -> None:
+        if self.running is not None and self.alive:
+            self.running.process.send_signal(which)
+
+    async def end(self) -> None:
+        """End it in good order."""
+        if self.running is not None:
+            code = await asyncio.to_thread(self.running.end)
+            assert code == 0, self.running.errors
+            assert "Traceback" not in self.running.errors, self.running.errors
+
+
+class Cluster(World):
+    """Three hubs and what happens to them. `gaps`: by fault, the seconds without a leader that each took."""
+
+    peer = RoamingPeer
+
+    def __init__(
+        self,
+        directory: Path,
+        network: Network,
+        servers: Sequence[PostgreSql],
+        seed: int,
+        messages: int,
+        command: Sequence[str] = HEADWATER,
+        hubs: int = 3,
+    ):
+        super().__init__(directory, seed, messages, command)
+        self.directory = directory
+        self.network = network
+        self.command = command
+        #: The primary first, then its standby, if there is one.
+        self.servers = list(servers)
+        #: How each server reaches the other.
+        self.replication = {one.port: network.proxy(("127.0.0.1", one.port)) for one in servers}
+        self.units = [Unit(self, number) for number in range(hubs)]
+        self.gaps: dict[str, list[float]] = defaultdict(list)
+        self.faults: dict[str, int] = defaultdict(int)
+        self._try = 0
+        self._leader = -1
+        self._since: tuple[str, float] | None = None
+        self._background: set[asyncio.Task[None]] = set()
+
+    def settings(self, unit: Unit) -> str:
+        """A hub's configuration."""
+        return (
+            f'{CONFIG}[storage]\npath = "{unit.url}"\n'
+            f'[cluster]\nadvertise = "127.0.0.1:{unit.proxy.port}"\nlease = {LEASE}\n'
+            f'standby = "{"required" if len(self.servers) > 1 else "none"}"\n'
+        )
+
+    def options(self, unit: Unit) -> dict[str, Any]:
+        """How a hub's process is started."""
+        return {}
+
+    # -- clients -----------------------------------------------------------------------------------------------------
+
+    async def address(self) -> tuple[str, int]:
+        """The hub that led last; after a refusal one after the other."""
+        if self._try:
+            await asyncio.sleep(0.02)
+        return self.units[(max(self._leader, 0) + self._try) % len(self.units)].proxy.address
+
+    def reached_hub(self, address: tuple[str, int]) -> None:
+        number = next(unit.number for unit in self.units if unit.proxy.address == address)
+        self._try = 0
+        if number != self._leader:
+            self._leader = number
+            self._forget()
+
+    def missed_hub(self, address: tuple[str, int]) -> None:
+        self._try += 1
+
+    def _forget(self) -> None:
+        """What clients told a hub may be forgotten: the leader may be another one."""
+        self.life += 1
+        self.known.clear()
+        self._durable = 0
+
+    def durable(self, count: int) -> None:
+        """An acknowledgement on a connection that began after the fault."""
+        if self._since is not None:
+            fault, began = self._since
+            self._since = None
+            self.gaps[fault].append(time.monotonic() - began)
+        super().durable(count)
+
+    # -- faults ------------------------------------------------------------------------------------------------------
+
+    @property
+    def leader(self) -> Unit:
+        """The hub that accepted a client last."""
+        return self.units[max(self._leader, 0)]
+
+    def begin_fault(self, name: str) -> None:
+        """Count a fault, and measure the time until a message is acknowledged on a new connection."""
+        self.faults[name] += 1
+        self._forget()
+        self._since = name, time.monotonic()
+        self.see("killed")
+
+    async def recovered(self) -> None:
+        """Wait until messages are acknowledged again."""
+        wanted = self.checker.count["acked"] + RECOVERED
+        deadline = time.monotonic() + PATIENCE
+        while self.checker.count["acked"] < wanted or self._since is not None:
+            if self.published or self.checker.wrong:
+                self._since = None
+                return
+            if time.monotonic() > deadline:
+                raise AssertionError(f"no leader within {PATIENCE} s after {self._since}:\n{self.logs()}")
+            await asyncio.sleep(0.005)
+
+    def logs(self) -> str:
+        """The last lines of each hub's log."""
+        return "\n".join(
+            f"hub {unit.number}: " + "\n  ".join(unit.running.errors.splitlines()[-12:])
+            for unit in self.units
+            if unit.running is not None
+        )
+
+    def later_start(self, unit: Unit) -> None:
+        """Start a killed hub while others lead."""
+        task = asyncio.get_running_loop().create_task(unit.start())
+        self._background.add(task)
+        task.add_done_callback(self._background.discard)
+
+    async def heal(self) -> None:
+        """End all faults, and wait until every hub runs."""
+        for proxy in self.network.proxies:
+            proxy.heal()
+        for server in self.servers:
+            server.resume()
+        for unit in self.units:
+            if unit.paused:
+                unit.resume()
+        if self._background:
+            await asyncio.gather(*self._background)
+
+    # -- start and end -----------------------------------------------------------------------------------------------
+
+    async def start(self) -> None:
+        """Start the hubs."""
+        await asyncio.gather(*(unit.start() for unit in self.units))
+
+    async def end(self) -> None:
+        await self.heal()
+        for unit in self.units:
+            await unit.end()
+
+    def abandon(self) -> None:
+        for unit in self.units:
+            if unit.running is not None and unit.alive:
+                unit.running.process.kill()
+                unit.running.process.wait()
+
+
+def summary(gaps: "dict[str, list[float]]") -> Iterator[str]:
+    """Lines of the times without a leader."""
+    for fault, seconds in sorted(gaps.items()):
+        median, most = statistics.median(seconds), max(seconds)
+        yield f"{fault}: {len(seconds)} times without a leader, median {median:.2f} s, maximum {most:.2f} s"
