@@ -14,11 +14,13 @@ CASES = re.findall(
     r"^def ([a-z]\w*)\(\) -> None:", DEVICE.read_text().partition("# -- the cases")[2], re.MULTILINE
 )
 
+PATH = (ROOT / "tests" / "portable", ROOT / "tools" / "device")
+
 pytestmark = pytest.mark.needs_micropython
 
 
 @pytest.mark.parametrize("case", CASES)
 def test_case(case: str) -> None:
-    done = run_unix(DEVICE, case, path=[mpy.SDK, mpy.BOARD_PORT, ROOT / "tests" / "portable"], heap=4 << 20)
+    done = run_unix(DEVICE, case, path=[mpy.SDK, mpy.BOARD_PORT, *PATH], heap=4 << 20)
     assert done.returncode == 0, done.stdout
     assert f"passed {case}\n" in done.stdout

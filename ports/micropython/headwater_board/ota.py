@@ -47,6 +47,7 @@ READY = const(3)
 _ID = const(8)
 _PIECE = const(12)
 _ASKS = const(1)
+_AGAIN = const(2)
 # An image: magic (4 bytes), length of the manifest (2), HMAC (32), manifest, files.
 _MAGIC = b"HWU1"
 _SIGNATURE = const(6)
@@ -55,6 +56,7 @@ _LARGEST = const(1 << 24)
 # What a message has beside topic and payload: header, properties, FMQ's id.
 _AROUND = const(48)
 _MANIFEST = "update.hwu"
+_NO_MEMORY = "out of memory; try again after a restart of the board"
 _FIRMWARE = "firmware"
 _NAME = const(96)
 _SYNC = const(16384)
@@ -64,10 +66,16 @@ _BLOCKS = const(16)
 _SPARE = const(8)
 _ATTEMPTS = const(3)
 _LAST_REPORT_MS = const(5000)
+# How long the program polls without a connection until the start counts as offline, and until the next try to confirm.
+_TRIAL_MS = const(5000)
 _NUMBER = const(8)
 _SHORTEST_KEY = const(16)
-# Of ``headwater.reconnect`` and ``headwater.wire``.
+# Of ``headwater.reconnect``, ``headwater.errors`` and ``headwater.wire``.
+_PAUSE = const(1)
+_CONNECTING = const(2)
 _ONLINE = const(3)
+_REFUSED = const(-60)
+_PASSING = b"\x03\x88\x89\x97\x9c\x9d\x9f"
 _TICKS_MASK = const(0x3FFFFFFF)
 
 
@@ -75,13 +83,18 @@ class RefusedError(Exception):
     """An image that this board does not install; the text says why."""
 
 
+# Made once, because there may be no memory for them when they are needed.
+_FAILURES = (OSError, MemoryError)
+_UNUSABLE = (OSError, MemoryError, RefusedError, IndexError)
+
 class Receiver:
     """Takes updates for the board ``target``, signed with ``key``, from ``topic``.
 
     ``keeper`` publishes the reports. ``restart`` is called when the new version is to be started; None leaves that to
     the program, once ``state`` is READY. With ``confirm`` the version that runs counts as healthy as soon as it is
-    connected; without it the program calls ``loader.confirm()``. ``starts`` is how many starts a new version gets.
-    Raises ValueError for a key that is too short.
+    connected; without it the program calls ``loader.confirm()``. ``starts`` is how many starts a new version gets, and
+    ``offline_starts`` how many that end without a connection or by a power cut. Raises ValueError for a key that is too
+    short.
     """
 
     def __init__(
@@ -94,6 +107,7 @@ class Receiver:
         confirm: bool = True,
         starts: int = 3,
         manifest_size: int = 8192,
+        offline_starts: int = 144,
     ):
         if len(key) < _SHORTEST_KEY:
             raise ValueError("the key has %d bytes; at least %d are needed" % (len(key), _SHORTEST_KEY))
@@ -102,6 +116,7 @@ class Receiver:
         self.restart = restart
         self.confirm = confirm
         self.starts = starts
+        self.offline_starts = offline_starts
         self.manifest_size = manifest_size
         #: IDLE, RECEIVING, CHECKING or READY.
         self.state = IDLE
@@ -116,8 +131,12 @@ class Receiver:
         self._topic_state = topic + b"/state"
         self._now = loader.read()
         self._slot = "/b" if self._now["slot"] == "a" else "/a"
+        self._path = self._slot + "/" + _MANIFEST
         # The connection that has been reported; there may be one already.
         self._connections = 0
+        # A version on trial: since when it has been polled without a change, and why the flash cannot be written.
+        self._trial_at: int = keeper.client.dialer.ticks_ms()
+        self._unstored = ""
         # Bytes of a piece that the receive buffer holds.
         self._most: int = keeper.client.session.rx.capacity - len(topic) - _PIECE - _AROUND
         # A manifest that is being collected, with what is before it in the image; how much of it is there.
@@ -132,10 +151,14 @@ class Receiver:
         self._hash: Any = None
         self._block = bytearray(0)
         self._bad = 0
-        # What to report: the progress, the running version, or the text about an image that was refused or has failed.
+        # Why the image cannot be installed: `poll` gives it up, which takes memory.
+        self._error: BaseException | str | None = None
+        # What to report: the progress, the running version, the state of an image that was accepted, refused or has
+        # failed. Kept in parts, because there may be no memory for the text.
         self._progress = bytearray(0)
         self._says_progress = self._says_version = False
-        self._text = b""
+        self._about = bytearray(_ID)
+        self._about_state = self._about_why = ""
         self._gap = -1
         self._ready_at = 0
         self._resume()
@@ -146,7 +169,10 @@ class Receiver:
         """Take a message if it is on the topic. Return whether it was. For ``on_message``; raises nothing."""
         if not message.topic_is(self.topic):
             return False
-        self._take(message.buf, message.payload_at, message.end - message.payload_at - _PIECE)
+        try:
+            self._take(message.buf, message.payload_at, message.end - message.payload_at - _PIECE)
+        except MemoryError:
+            self._conclude(message.buf, message.payload_at, _NO_MEMORY)
         return True
 
     def _take(self, buf: "Bytes", at: int, n: int) -> None:
@@ -157,38 +183,31 @@ class Receiver:
         asks = buf[at + _ID] & _ASKS != 0
         offset = buf[at + 9] << 16 | buf[at + 10] << 8 | buf[at + 11]
         if self.state and _same(buf, at, self._id, 0):
-            if self.state == RECEIVING:
+            if self.state == RECEIVING and self._error is None:
                 self._store(buf, at + _PIECE, n, offset)
             self._says_progress = self._says_progress or asks
         elif self._head is not None and _same(buf, at, self._head, _SIGNATURE):
             self._collect(buf, at + _PIECE, n, offset)
             self._says_progress = self._says_progress or asks
         elif offset == 0 and n >= _HEAD:
-            try:
-                self._offer(buf, at, n)
-            except MemoryError:
-                self._no_memory(bytes(buf[at : at + _ID]))
+            self._offer(buf, at, n)
         elif asks:
             self._says_version = True
 
     def _offer(self, buf: "Bytes", at: int, n: int) -> None:
         """Start to collect a manifest. A running update continues until the manifest is complete and verified."""
         where = at + _PIECE
-        if hexlify(bytes(buf[at : at + _ID])).decode() in (
-            self._now["id"],
-            self._now.get("failed", {}).get("id"),
-        ):
-            # It was installed already, or has failed: nothing to do but to say so.
+        image_id = _hex(buf, at)
+        failed = not buf[at + _ID] & _AGAIN and self._now.get("failed", {}).get("id")
+        if image_id == self._now["id"] or image_id == failed:
+            # It was installed already, or has failed and is not to be tried again: nothing to do but to say so.
             self._says_version = True
             return
         size = buf[where + 4] << 8 | buf[where + 5]
         if bytes(buf[where : where + 4]) != _MAGIC or not _same(buf, at, buf, where + _SIGNATURE):
-            self._refuse(bytes(buf[at : at + _ID]), "this is no update image of a known format")
+            self._conclude(buf, at, "this is no update image of a known format")
         elif size > self.manifest_size:
-            self._refuse(
-                bytes(buf[at : at + _ID]),
-                "the manifest has %d bytes; at most %d" % (size, self.manifest_size),
-            )
+            self._conclude(buf, at, "the manifest has %d bytes; at most %d" % (size, self.manifest_size))
         else:
             self._head = bytearray(_HEAD + size)
             self._head[:_HEAD] = buf[where : where + _HEAD]
@@ -224,8 +243,8 @@ class Receiver:
                 self._file_at += k
                 self._unsynced += k
                 self._settle()
-        except (OSError, MemoryError) as error:
-            self._fail(_reason(error))
+        except _FAILURES as error:
+            self._error = error
 
     def _settle(self) -> None:
         """Sync at times; close a file that is complete, and open the next one."""
@@ -249,47 +268,67 @@ class Receiver:
         """Check and report what is due, and restart the board into a new version: ``state``. Call it after
         ``keeper.poll``.
         """
-        if self._head is not None and self._head_at == len(self._head):
-            self._decide(self._head)
-        if self.state == CHECKING:
-            self._check()
         keeper = self._keeper
-        if keeper.state == _ONLINE:
-            if keeper.connections != self._connections:
-                self._connections = keeper.connections
-                self._online()
-            if "left" in self._now and loader.started and not loader.on_trial:
-                # The program has called ``loader.confirm``.
-                self._now = loader.read()
-                self._says_version = self._says_version or "left" not in self._now
-            self._report()
+        online = keeper.state == _ONLINE
+        try:
+            if self._head is not None and self._head_at == len(self._head):
+                self._decide(self._head)
+            if self.state == CHECKING and self._error is None:
+                self._check()
+            if self._error is not None:
+                self._fail(self._error)
+            if loader.on_trial:
+                self._try(online)
+            if online:
+                if keeper.connections != self._connections:
+                    self._connections = keeper.connections
+                    self._says_version = True
+                    self._says_progress = self.state == RECEIVING
+                if "left" in self._now and loader.started and not loader.on_trial:
+                    # The program has called ``loader.confirm``, or this has.
+                    self._now = loader.read()
+                    self._says_version = self._says_version or "left" not in self._now
+                self._report()
+        except MemoryError:
+            # A later poll does the rest.
+            gc.collect()
         if self.state == READY and self.restart is not None:
             waited = keeper.client.dialer.ticks_ms() - self._ready_at & _TICKS_MASK
-            if waited >= _LAST_REPORT_MS or not (self._text or keeper.waiting()):
+            if waited >= _LAST_REPORT_MS or not (self._about_state or keeper.waiting()):
                 # The report has arrived, or never will.
                 self.restart()
         return self.state
 
-    def _online(self) -> None:
-        if self.confirm and loader.on_trial:
-            loader.confirm()
-        self._says_version = True
-        self._says_progress = self.state == RECEIVING
+    def _try(self, online: bool) -> None:
+        """Confirm the version on trial once it is connected, or record that only the connection is missing."""
+        keeper = self._keeper
+        now = keeper.client.dialer.ticks_ms()
+        waited = now - self._trial_at & _TICKS_MASK >= _TRIAL_MS
+        if online and self.confirm:
+            # On the first connection at once.
+            if waited or not self._unstored:
+                self._trial_at = now
+                self._unstored = loader.confirm()
+                self._says_version = True
+        elif waited:
+            self._trial_at = now
+            # A broker that refuses the program is there.
+            loader.mark_offline(
+                keeper.state == _CONNECTING
+                or keeper.state == _PAUSE
+                and (keeper.status != _REFUSED or keeper.client.session.return_code in _PASSING)
+            )
 
     def _report(self) -> None:
         """Publish what is to be reported, as far as there is room."""
         publish = self._publish
-        if self._text and publish(self._topic_state, self._text, 1) >= 0:
-            self._text = b""
+        if self._about_state and publish(self._topic_state, self._result(), 1) >= 0:
+            self._about_state = self._about_why = ""
         if self._says_version and publish(self._topic_state, self._version(), 1) >= 0:
             self._says_version = False
         if self._says_progress:
             if self._head is not None:
-                publish(
-                    self._topic_state,
-                    self._form(self._head[_SIGNATURE : _SIGNATURE + _ID], 0, self._head_at),
-                    0,
-                )
+                publish(self._topic_state, self._form(self._head, _SIGNATURE, 0, self._head_at), 0)
             # Another sender may wait for the report about its image.
             if self.state:
                 number = self.at
@@ -299,32 +338,48 @@ class Receiver:
                 publish(self._topic_state, self._progress, 0)
             self._says_progress = False
 
-    def _form(self, image_id: "Bytes", size: int, at: int) -> bytearray:
+    def _form(self, buf: "Bytes", at: int, size: int, done: int) -> bytearray:
         """Return a report of progress, whose number is at its end and has a fixed width."""
         text = '{"state": "receiving", "id": "%s", "size": %d, "piece": %d, "next": %8d}'
-        return bytearray((text % (hexlify(bytes(image_id)).decode(), size, self._most, at)).encode())
+        return bytearray((text % (_hex(buf, at), size, self._most, done)).encode())
 
     def _version(self) -> bytes:
         """Return the report of the version that runs, and of the last one that did not stay."""
         now = self._now
         report = {"state": "running", "id": now["id"], "version": now["version"], "trial": "left" in now}
+        if self._unstored:
+            report["why"] = self._unstored
         if "failed" in now:
             report["failed"] = now["failed"]
         return json.dumps(report).encode()
 
-    def _refuse(self, image_id: bytes, why: str, state: str = "refused") -> None:
-        self._text = json.dumps({"state": state, "id": hexlify(image_id).decode(), "why": why}).encode()
+    def _result(self) -> bytes:
+        """Return the report of an image that was accepted, refused or has failed."""
+        report = {"state": self._about_state, "id": _hex(self._about, 0)}
+        report["version" if self._about_state == "ready" else "why"] = self._about_why
+        return json.dumps(report).encode()
 
-    def _fail(self, why: str) -> None:
+    def _conclude(self, buf: "Bytes", at: int, why: str, state: str = "refused") -> None:
+        """Report the state of the image with the id at ``at``. Allocates nothing."""
+        for i in range(_ID):
+            self._about[i] = buf[at + i]
+        self._about_state = state
+        self._about_why = why
+
+    def _fail(self, error: "BaseException | str") -> None:
         """Give the image up."""
-        self._close()
+        self._error = None
         self.state = IDLE
         self._manifest = {}
-        self._refuse(bytes(self._id), why, "failed")
+        self._hash = None
         try:
-            os.remove(self._slot + "/" + _MANIFEST)
+            self._close()
+            self._conclude(self._id, 0, _reason(error), "failed")
+            os.remove(self._path)
         except OSError:
             pass
+        except MemoryError:
+            self._conclude(self._id, 0, _NO_MEMORY, "failed")
 
     def _close(self) -> None:
         file = self._file
@@ -342,19 +397,24 @@ class Receiver:
         self._head = None
         try:
             manifest = self._verified(head)
-            self._allow(manifest)
-            self._accept(head, manifest)
+            again = _hex(head, _SIGNATURE) == self._now.get("failed", {}).get("id")
+            self._allow(manifest, again)
         except RefusedError as error:
-            self._refuse(bytes(head[_SIGNATURE : _SIGNATURE + _ID]), error.args[0])
-        except OSError as error:
-            self._id[:] = head[_SIGNATURE : _SIGNATURE + _ID]
-            self._fail(_reason(error))
+            self._conclude(head, _SIGNATURE, error.args[0])
+            return
         except MemoryError:
-            self._no_memory(bytes(head[_SIGNATURE : _SIGNATURE + _ID]))
-
-    def _no_memory(self, image_id: bytes) -> None:
-        gc.collect()
-        self._refuse(image_id, "out of memory; try again after a restart of the board")
+            gc.collect()
+            self._conclude(head, _SIGNATURE, _NO_MEMORY)
+            return
+        for i in range(_ID):
+            self._id[i] = head[_SIGNATURE + i]
+        try:
+            if again:
+                loader.retry(self._now["failed"]["id"])
+                self._now = loader.read()
+            self._accept(head, manifest)
+        except _FAILURES as error:
+            self._error = error
 
     def _verified(self, head: bytearray) -> "dict[str, Any]":
         """Return the manifest of an image that was made for this board by a holder of its key, and is well-formed."""
@@ -370,8 +430,8 @@ class Receiver:
             raise RefusedError("it is for the board %s; this is %s" % (manifest["target"], self.target))
         return manifest  # type: ignore[no-any-return]
 
-    def _allow(self, manifest: "dict[str, Any]") -> None:
-        """Raise RefusedError for an image that must not be installed now."""
+    def _allow(self, manifest: "dict[str, Any]", again: bool) -> None:
+        """Raise RefusedError for an image that must not be installed now. ``again``: it is the one that failed last."""
         now = self._now
         if not loader.started:
             raise RefusedError("main.py does not start the program with headwater_board.loader")
@@ -379,7 +439,7 @@ class Receiver:
             raise RefusedError("version %s is on trial; try again once it is healthy" % now["version"])
         if self.state == READY:
             raise RefusedError("version %s waits for the restart of the board" % self._manifest["version"])
-        newest = self._manifest["serial"] if self.state else now["serial"]
+        newest = self._manifest["serial"] if self.state else now["serial"] - (1 if again else 0)
         if manifest["serial"] <= newest:
             raise RefusedError("replayed: it is not newer than the last update that was accepted")
         if _number(manifest["version"]) < _number(now["version"]) and not manifest.get("downgrade"):
@@ -407,7 +467,7 @@ class Receiver:
         """Store the manifest in the slot, which is emptied if it has other files."""
         self._close()
         self._hash = None
-        path = self._slot + "/" + _MANIFEST
+        path = self._path
         old = self._manifest
         if not old or old["files"] != manifest["files"] or old.get("firmware") != manifest.get("firmware"):
             self.state = IDLE
@@ -424,14 +484,18 @@ class Receiver:
 
     def _resume(self) -> None:
         """Continue with the image whose manifest is in the slot."""
+        if not loader.started:
+            # The next start would not run what is in the slot.
+            return
         try:
-            with open(self._slot + "/" + _MANIFEST, "rb") as file:
+            with open(self._path, "rb") as file:
                 head = bytearray(file.read())
             manifest = self._verified(head)
             if manifest["serial"] > self._now["serial"] and "left" not in self._now:
                 self._begin(head, manifest)
-        except (OSError, RefusedError, IndexError):
-            # There is none, or it is not ours to continue.
+        except _UNUSABLE:
+            # There is none, or it is not ours to continue; or it is sent again.
+            self._close()
             self.state = IDLE
             self._manifest = {}
 
@@ -445,7 +509,7 @@ class Receiver:
             self._files.append((_FIRMWARE, size, digest))
         self.at = len(head)
         self.size = self.at + sum([size for _, size, _ in self._files])
-        self._progress = self._form(self._id, self.size, self.at)
+        self._progress = self._form(self._id, 0, self.size, self.at)
         self._bad = 0
         self._continue()
 
@@ -499,9 +563,8 @@ class Receiver:
             self._hash = None
             self._close()
             self._next_check(good)
-        except (OSError, MemoryError) as error:
-            self._hash = None
-            self._fail(_reason(error))
+        except _FAILURES as error:
+            self._error = error
 
     def _written(self, name: str, size: int) -> "Any":
         if name != _FIRMWARE:
@@ -515,7 +578,7 @@ class Receiver:
         if not good:
             self._bad += 1
             if self._bad == _ATTEMPTS:
-                self._fail("%s arrived damaged %d times" % (name, _ATTEMPTS))
+                self._error = "%s arrived damaged %d times" % (name, _ATTEMPTS)
                 return
             # This one and all after it are received again, because what is there is one number.
             for name, _, _ in self._files[self._index :]:
@@ -530,22 +593,37 @@ class Receiver:
     def _switch(self) -> None:
         manifest = self._manifest
         label = ""
-        image_id = hexlify(bytes(self._id)).decode()
+        image_id = _hex(self._id, 0)
         if "firmware" in manifest:
             from headwater_board.ota_firmware import next_partition
 
             label = next_partition().info()[4]
-        loader.switch(self._slot[1:], manifest["version"], image_id, manifest["serial"], self.starts, label)
+        loader.switch(
+            self._slot[1:],
+            manifest["version"],
+            image_id,
+            manifest["serial"],
+            self.starts,
+            label,
+            self.offline_starts,
+        )
         self.state = READY
         self._ready_at = self._keeper.client.dialer.ticks_ms()
-        self._text = json.dumps({"state": "ready", "id": image_id, "version": manifest["version"]}).encode()
+        self._conclude(self._id, 0, manifest["version"], "ready")
 
 
 # -- the parts that have no state --------------------------------------------------------------------------------------
 
 
-def _reason(error: BaseException) -> str:
-    return "%s: %s" % (type(error).__name__, error)
+def _reason(error: "BaseException | str") -> str:
+    if isinstance(error, MemoryError):
+        return _NO_MEMORY
+    return error if isinstance(error, str) else "%s: %s" % (type(error).__name__, error)
+
+
+def _hex(buf: "Bytes", at: int) -> str:
+    """Return the id at ``at`` in hexadecimal."""
+    return hexlify(bytes(buf[at : at + _ID])).decode()
 
 
 def read_key(path: str) -> bytes:

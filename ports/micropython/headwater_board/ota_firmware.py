@@ -54,12 +54,16 @@ def keep() -> None:
         pass
 
 
-def boot_other() -> None:
-    """Reset the board into the other firmware. Raises OSError if that has no valid image."""
+def boot_other() -> "OSError | None":
+    """Reset the board into the other firmware. Return the error if that has no valid image."""
     from machine import reset
 
-    next_partition().set_boot()
+    try:
+        next_partition().set_boot()
+    except OSError as error:
+        return error
     reset()
+    return None
 
 
 class Image:

@@ -14,7 +14,7 @@ import micropython
 import vfs
 from line import Rng
 
-from headwater.reconnect import ONLINE
+from headwater.reconnect import GIVEN_UP, ONLINE, PASSING, PAUSE
 from headwater.wire import Message
 from headwater_board import loader, ota
 from headwater_board import ota_firmware as ota_firmware  # Its folder is not there once the flash is mounted.
@@ -58,6 +58,27 @@ class RamFlash:
         return len(self.data) // BLOCK if op == 4 else BLOCK if op == 5 else 0
 
 
+class Reset(Exception):
+    """The board has been reset."""
+
+
+class Machine:
+    """``machine`` of ESP32. ``cause`` is that of the start."""
+
+    PWRON_RESET, HARD_RESET, WDT_RESET, DEEPSLEEP_RESET, SOFT_RESET = 1, 2, 3, 4, 5
+    cause = HARD_RESET
+
+    def reset_cause(self) -> int:
+        return self.cause
+
+    def reset(self) -> None:
+        raise Reset
+
+
+machine = Machine()
+sys.modules["machine"] = machine  # type: ignore[assignment]
+
+
 class Reports:
     """Where the receiver publishes: a connection that takes everything. ``last`` is the last report."""
 
@@ -67,6 +88,8 @@ class Reports:
         self.client = self.session = self.rx = self.dialer = self
         self.capacity = 448
         self.sent: list[bytes] = []
+        self.status = self.return_code = 0
+        self.now = 0
 
     def publish(self, topic: bytes, payload: bytes, qos: int) -> int:
         assert topic == TOPIC + b"/state"
@@ -78,7 +101,7 @@ class Reports:
         return 0
 
     def ticks_ms(self) -> int:
-        return 0
+        return self.now
 
     @property
     def last(self) -> "dict[str, Any]":
@@ -485,6 +508,234 @@ def on_trial() -> None:
     assert bench.reports.last["version"] == "4"
 
 
+def life(bench: Bench, cause: int, polls_ms: int = 0, end: "str | None" = None) -> "dict[str, Any]":
+    """Start the board without a broker, after a reset for ``cause``; the program polls for a time, and raises ``end``.
+
+    Return the state of the version that runs.
+    """
+    machine.cause = cause
+    state = start()
+    bench.begin()
+    bench.reports.state = PAUSE
+    while bench.reports.now < polls_ms:
+        bench.reports.now += 1000
+        bench.polls(1)
+    if end is not None:
+        try:
+            loader._fail(end)
+        except Reset:
+            pass
+    return state
+
+
+def no_broker() -> None:
+    """A broker that is away does not use up the starts of a version; crashes do, and so does a version without end."""
+    awake = (machine.HARD_RESET, machine.DEEPSLEEP_RESET, machine.PWRON_RESET)
+    bench = Bench()
+    for ends in (awake, (machine.WDT_RESET, machine.PWRON_RESET)):
+        if ends is not awake:
+            # RP2 has two causes.
+            del Machine.HARD_RESET, Machine.DEEPSLEEP_RESET
+        made = image(serial=9 - len(ends), version="%d" % (9 - len(ends)))
+        assert bench.send(made, 400) == ota.READY, bench.reports.last
+        for i in range(100):
+            assert life(bench, ends[i % len(ends)], 20000)["left"] == 3, i
+        # The cause is that of the end of the start before. A watchdog counts as a crash where it can be told apart.
+        wdt = machine.WDT_RESET
+        if ends is awake:
+            assert life(bench, wdt, 20000)["left"] == 2
+            assert life(bench, wdt)["left"] == 1
+            assert "hung" in life(bench, wdt)["failed"]["why"]
+        else:
+            assert life(bench, wdt, 1000)["left"] == 3
+            assert life(bench, wdt, 20000, "ValueError: no sensor")["left"] == 2
+            assert life(bench, wdt, 20000, "ValueError: no sensor")["left"] == 1
+            failed = life(bench, wdt)["failed"]
+            assert "no sensor" in failed["why"]
+            assert failed["id"] == hexlify(made[6:14]).decode()
+        bench.begin()
+        bench.polls(1)
+    Machine.HARD_RESET, Machine.DEEPSLEEP_RESET = 2, 4
+    # The limit.
+    bench = Bench()
+    bench.begin(offline_starts=5)
+    assert bench.send(image(serial=1), 400) == ota.READY
+    for _ in range(5):
+        assert life(bench, machine.HARD_RESET, 20000)["version"] == "1.2"
+    assert "not connected in any" in life(bench, machine.HARD_RESET)["failed"]["why"]
+
+
+def refused_by_the_broker() -> None:
+    """A broker that refuses the new version's credentials is there: these starts are failed ones."""
+    assert ota._PASSING == PASSING
+    for state, status, code, counts in (
+        (PAUSE, -60, 5, True),
+        (PAUSE, -60, 3, False),
+        (PAUSE, -58, 0, False),
+        (GIVEN_UP, -60, 5, True),
+        (ONLINE, 0, 0, True),
+    ):
+        bench = Bench()
+        assert bench.send(image(serial=1), 400) == ota.READY
+        machine.cause = machine.HARD_RESET
+        for left in (3, 2):
+            assert start()["left"] == (left if counts else 3), state
+            bench.begin(confirm=False)
+            # First the broker is away, which must not count once it is back.
+            for bench.reports.state, bench.reports.status, bench.reports.return_code in (
+                (PAUSE, -58, 0),
+                (state, status, code),
+            ):
+                bench.reports.now += 5000
+                bench.polls(1)
+
+
+def trial_timer() -> None:
+    """The end of a start's time counts as offline only if the program polls without a connection."""
+    bench = Bench()
+    assert bench.send(image(serial=1), 400) == ota.READY
+    for polls_ms, left in ((20000, 3), (0, 3), (20000, 2), (0, 2)):
+        assert life(bench, machine.HARD_RESET, polls_ms)["left"] == left
+        try:
+            loader._fail("not connected within 600 s", False)
+        except Reset:
+            pass
+    assert loader.read()["why"] == "not connected within 600 s"
+
+
+def tried_again() -> None:
+    """An image that was rolled back is installed again only on request; a power cut in between loses nothing."""
+    bench = Bench()
+    _install(bench, image(serial=4, version="1"))
+    made = image(serial=5)
+    for n in range(3):
+        if n:
+            body = 38 + (made[4] << 8 | made[5])
+            assert bench.offer(made)["failed"]["version"] == "1.2"
+            bench.piece(made, 0, body, 2 | 1)
+            bench.polls(2)
+            assert bench.receiver.state == ota.RECEIVING
+            if n == 2:
+                bench.mount()
+                bench.begin()
+        assert bench.send(made, 400) == ota.READY, bench.reports.last
+        for _ in range(3):
+            assert life(bench, machine.HARD_RESET)["version"] == "1.2"
+        assert life(bench, machine.HARD_RESET)["failed"]["version"] == "1.2"
+        bench.reports.state = ONLINE
+        bench.polls(1)
+    assert "failed" in bench.reports.last
+    # It opens no way for another one, older than that.
+    other = image(serial=4, version="3")
+    bench.piece(other, 0, 38 + (other[4] << 8 | other[5]), 3)
+    bench.polls(2)
+    assert "replayed" in bench.reports.last["why"]
+    # A newer one that is under way is not given up for it.
+    newer = image({"x": b"x" * 5000}, serial=6, version="4")
+    bench.offer(newer)
+    bench.piece(made, 0, 38 + (made[4] << 8 | made[5]), 3)
+    bench.polls(2)
+    assert any(b"replayed" in text for text in bench.reports.sent[-2:])
+    assert bench.send(newer, 400) == ota.READY
+
+
+def resume_without_loader() -> None:
+    """A program that the loader has not started does not continue an update: no start would run it."""
+    bench = Bench()
+    made = image()
+    bench.offer(made)
+    bench.piece(made, bench.receiver.at, 2000)
+    at = bench.receiver.at
+    loader.started = False
+    bench.reports = Reports()
+    bench.receiver = ota.Receiver(bench.reports, TOPIC, KEY, "shed")
+    assert bench.receiver.state == ota.IDLE
+    bench.piece(made, at, len(made))
+    assert bench.polls() == ota.IDLE
+    assert loader.read()["slot"] == ""
+    assert "main.py" in bench.offer(made)["why"]
+    bench.begin()
+    assert bench.receiver.state == ota.RECEIVING
+
+
+def one_start_with_firmware() -> None:
+    """Firmware on the stand-in of ESP32's partitions: ``starts`` are those of the new firmware."""
+    from io import StringIO
+
+    from standins import esp32
+
+    sys.modules["esp32"] = esp32
+    firmware = b"\xe9" + bytes(5000)
+
+    class Partitions:
+        """Flash of the partitions, which needs no erasing here."""
+
+        def __init__(self) -> None:
+            self.bytes: dict[int, bytes] = {}
+
+        def read(self, at: int, buf: "Any") -> None:
+            for i in range(len(buf)):
+                part = self.bytes.get((at + i) // 256)
+                buf[i] = part[(at + i) % 256] if part else 255
+
+        def erase(self, at: int, size: int) -> None:
+            pass
+
+        def write(self, at: int, buf: bytes) -> None:
+            for i in range(0, len(buf), 256):
+                self.bytes[(at + i) // 256] = bytes(buf[i : i + 256])
+
+    for starts in (1, 3):
+        for ends in ("works", "hangs", "cut", "offline", "does not start"):
+            bench = Bench()
+            flash, data = Partitions(), StringIO()
+            esp32.install(flash, data, True, True)
+            bench.begin(starts=starts)
+            made = sign(
+                manifest(firmware=[len(firmware), hexlify(sha256(firmware).digest()).decode()]),
+                b"".join(FILES.values()) + firmware,
+            )
+            assert bench.send(made, 4000) == ota.READY, bench.reports.last
+            ran = resets = 0
+            machine.cause = machine.HARD_RESET
+            while True:
+                esp32.install(flash, data, True, True)
+                new = esp32.Partition(esp32.Partition.RUNNING).info()[4] == "ota_1"
+                resets += 1
+                if new and ends == "does not start":
+                    machine.cause = machine.WDT_RESET
+                    continue
+                try:
+                    state = start()
+                except Reset:
+                    machine.cause = machine.HARD_RESET
+                    continue
+                if state["slot"] == "" or ran == 20:
+                    break
+                assert new
+                ran += 1
+                bench.begin()
+                bench.reports.state = PAUSE
+                machine.cause = machine.WDT_RESET
+                if ends == "works":
+                    bench.reports.state = ONLINE
+                    bench.polls(1)
+                    machine.cause = machine.PWRON_RESET
+                elif ends == "cut":
+                    machine.cause = machine.PWRON_RESET
+                elif ends == "offline":
+                    bench.reports.now += 5000
+                    bench.polls(1)
+                    machine.cause = machine.HARD_RESET
+            expected = {"hangs": starts, "does not start": 0}.get(ends, 20)
+            assert ran == expected, (starts, ends, ran)
+            if expected < 20:
+                assert not new, "files of the previous version in the new firmware"
+                why = state["failed"]["why"]
+                assert ("did not start" if not ran else "hung") in why, why
+                assert resets <= 3 + 2 * starts
+
+
 def connected_before() -> None:
     """A receiver that is made while the program is connected confirms the version as well."""
     bench = Bench()
@@ -602,6 +853,7 @@ def full_flash() -> None:
         bench.piece(made, bench.receiver.at, 4000)
         while bench.receiver.state == ota.RECEIVING:
             bench.piece(made, bench.receiver.at, 4000)
+            bench.polls(1)
         assert bench.polls(2) == ota.IDLE
         assert bench.reports.last["state"] == "failed"
         assert "28" in bench.reports.last["why"]
@@ -637,6 +889,120 @@ def no_memory() -> None:
     assert bench.receiver.state == ota.IDLE
     assert b"out of memory" in bench.reports.sent[0]
     assert bench.offer(made)["state"] == "receiving"
+
+
+def fill(name: str) -> None:
+    """Fill the flash."""
+    for n in (4096, 256, 16, 1):
+        try:
+            with open(name + str(n), "wb") as junk:
+                while True:
+                    junk.write(bytes(n))
+                    junk.flush()
+        except OSError:
+            pass
+    for n in range(100):
+        try:
+            with open(name + "-%d" % n, "wb"):
+                pass
+        except OSError:
+            break
+
+
+def confirm_on_a_full_flash() -> None:
+    """A version that is connected, but cannot be confirmed, goes on, reports it, and is confirmed once there is room."""
+    bench = Bench()
+    assert bench.send(image(serial=1), 400) == ota.READY
+    start()
+    fill("/junk")
+    for by_program in (False, True):
+        bench.begin(confirm=not by_program)
+        for _ in range(4):
+            bench.reports.now += 3000
+            if by_program:
+                assert "OSError" in loader.confirm()
+            bench.polls(3)
+        assert loader.on_trial
+        assert loader.read()["left"] == 3
+        if not by_program:
+            assert "OSError" in bench.reports.last["why"], bench.reports.last
+            assert bench.reports.last["trial"]
+    for name in os.listdir("/"):
+        if name.startswith("junk"):
+            os.remove("/" + name)
+    bench.begin()
+    bench.polls(1)
+    assert not loader.on_trial
+    assert "left" not in loader.read()
+    assert not bench.reports.last["trial"]
+
+
+def mark_on_a_full_flash() -> None:
+    """Nothing is raised; the start counts as failed until the flash can be written."""
+    bench = Bench()
+    assert bench.send(image(serial=1), 400) == ota.READY
+    start()
+    fill("/junk")
+    bench.begin()
+    bench.reports.state = PAUSE
+    for _ in range(4):
+        bench.reports.now += 5000
+        bench.polls(1)
+    assert loader.read()["start"] == 1
+    for name in os.listdir("/"):
+        if name.startswith("junk"):
+            os.remove("/" + name)
+    bench.reports.now += 5000
+    bench.polls(1)
+    assert loader.read()["start"] == 3
+
+
+def no_memory_at_all() -> None:
+    """Neither ``take`` nor ``poll`` raises while nothing can be allocated, at any point of an update."""
+    made = image()
+    end = 38 + (made[4] << 8 | made[5])
+    bad = b"ABCD" + made[4:]
+    for at in (0, 1, 2, 3, 4, 5, 6):
+        bench = Bench()
+        if at == 1:
+            bench.piece(made, 0, end)
+        elif at == 2:
+            bench.offer(made)
+        elif at == 3:
+            bench.offer(made)
+            bench.piece(made, end, 400)
+        elif at == 4:
+            bench.offer(made)
+            bench.piece(made, end, len(made))
+        elif at == 5:
+            assert bench.send(made, 400) == ota.READY
+            start()
+            bench.begin()
+        elif at == 6:
+            bench.offer(made)
+            bench.receiver._fail("test")
+        pieces = []
+        for source, where, n in ((made, 0, end), (bad, 0, end), (made, 0, 38), (made, end, 400), (made, end, len(made))):
+            piece = Piece(len(TOPIC) + 12 + n)
+            pieces.append(piece.fill(made[6:14] + bytes([1, 0, where >> 8, where & 255]) + source[where : where + n]))
+        gc.collect()
+        micropython.heap_lock()
+        try:
+            for piece in pieces:
+                bench.receiver.take(piece)
+                bench.receiver.poll()
+        finally:
+            micropython.heap_unlock()
+        # Then it goes on.
+        if at == 5:
+            bench.polls(1)
+            assert "left" not in loader.read()
+            continue
+        if bench.receiver.state == ota.IDLE:
+            bench.polls(1)
+            bench.reports.sent.clear()
+        assert bench.send(made, 400) == ota.READY, (at, bench.reports.last)
+        assert written("/a")
 
 
 def heap() -> None:

@@ -14,6 +14,7 @@ WINDOW = 16
 #: Seconds without a report after which the last request is repeated.
 SILENCE_S = 5.0
 _ASKS = 1
+_AGAIN = 2
 #: What ``Transfer.state`` may be, in this order; "failed" ends it as well.
 WAITING, RECEIVING, CHECKING, READY, TRIAL, RUNNING = (
     "waiting",
@@ -36,13 +37,16 @@ class Transfer:
     again. After ``SILENCE_S`` without a report call ``repeat`` and ``pieces``.
     """
 
-    def __init__(self, image: bytes, window: int = WINDOW) -> None:
-        """Begin with the request for the board's state."""
+    def __init__(self, image: bytes, window: int = WINDOW, *, again: bool = False) -> None:
+        """Begin with the request for the board's state. ``again`` installs an image that was rolled back once more."""
         self.image = image
         self.id = image[ID]
         self.window = window
         self._body = HEAD + int.from_bytes(image[4:6], "big")
         self.state = WAITING
+        #: Why the board cannot confirm the version that is on trial.
+        self.why = ""
+        self._flags = _AGAIN if again else 0
         #: Bytes of the image that the board has.
         self.at = 0
         # Data bytes in a piece; before the board has said how many fit, its first message has the head alone.
@@ -64,7 +68,7 @@ class Transfer:
         self._piece = 0
 
     def _form(self, at: int, n: int, flags: int) -> bytes:
-        return self.id + bytes([flags]) + at.to_bytes(3, "big") + self.image[at : at + n]
+        return self.id + bytes([flags | self._flags]) + at.to_bytes(3, "big") + self.image[at : at + n]
 
     def report(self, payload: bytes) -> bool:
         """Take a report of the board. Return whether to send pieces. Raises UpdateError if the update has failed."""
@@ -104,7 +108,9 @@ class Transfer:
 
     def _running(self, report: dict[str, Any], ours: bool) -> bool:
         failed = report.get("failed")
-        if isinstance(failed, dict) and failed.get("id") == self.id.hex():
+        # With ``again``, a failure from before does not count until the board has begun.
+        old = self._flags and self.state == WAITING
+        if isinstance(failed, dict) and failed.get("id") == self.id.hex() and not old:
             raise UpdateError(
                 f"version {failed.get('version')} did not become healthy ({failed.get('why')}); "
                 f"the board runs {report.get('version')} again",
@@ -112,6 +118,7 @@ class Transfer:
             )
         if ours:
             self.state = TRIAL if report.get("trial") else RUNNING
+            self.why = str(report.get("why", ""))
         if ours or self.state in (READY, TRIAL):
             return False
         # The board has restarted, or does not know of the image yet.
@@ -128,15 +135,16 @@ async def send(
     timeout: float = 120.0,
     window: int = WINDOW,
     silence: float = SILENCE_S,
+    again: bool = False,
 ) -> None:
     """Send ``image`` to the board at ``topic``; return when the board runs it and has confirmed it.
 
     ``client`` is connected, of MQTT or FMQ, and has no other user. ``progress(state, at, size)`` is called with each
-    report. Raises UpdateError: the board refused the image, returned to its previous version, or reported nothing for
-    ``timeout`` seconds.
+    report. ``again`` has the board try an image once more that it has rolled back. Raises UpdateError: the board refused
+    the image, returned to its previous version, or reported nothing for ``timeout`` seconds.
     """
     await client.subscribe(f"{topic}/state")
-    transfer = Transfer(image, window)
+    transfer = Transfer(image, window, again=again)
     heard = time.monotonic()
     due = True
     while transfer.state != RUNNING:
@@ -160,5 +168,6 @@ def _silent(transfer: Transfer, topic: str, timeout: float) -> UpdateError:
         WAITING: f"it is off, has no update receiver on the topic {topic}, or its server is another one",
         RECEIVING: f"it has {transfer.at:,} of {len(transfer.image):,} bytes; repeat the command to continue",
         READY: "it restarts into the new version, or back from it",
+        TRIAL: f"the new version runs on trial{transfer.why and ', and cannot be confirmed: '}{transfer.why}",
     }.get(transfer.state, f"its last state was {transfer.state!r}")
     return UpdateError(f"no report from the board for {timeout:g} s: {where}", TIMED_OUT)

@@ -38,6 +38,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     option(parser, "--firmware", "Firmware image (.app-bin) for ESP32 with OTA partitions", FILE)
     option(parser, "--save", "Also write the signed image to this file", FILE)
     option(parser, "--image", "Send this saved image instead of a directory", FILE)
+    option(parser, "--again", "Try an image again that the board has rolled back", FLAG)
     option(
         parser,
         "--wait",
@@ -110,7 +111,7 @@ async def _run(client: Any, name: str, data: bytes, args: argparse.Namespace) ->
     try:
         async with client:
             connection.show_connection(client)
-            await update.send(client, name, data, progress=show, timeout=args.wait)
+            await update.send(client, name, data, progress=show, timeout=args.wait, again=args.again)
     except asyncio.CancelledError:
         print(
             "headwater: interrupted; the board keeps its version until it has the whole image: repeat the command",
