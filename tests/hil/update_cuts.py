@@ -38,6 +38,11 @@ _SILENCE_S = 0.2
 _HANGS = b"print('it hangs')\nwhile True: pass\n"
 
 
+def board_of(port: int) -> VirtualBoard:
+    """Return a board that waits where it would restart, and rolls a version back after three power cuts."""
+    return updates.board(port, hold=True, offline_starts=3)
+
+
 class Bench:
     """A board that waits where it would restart, and its flash as each phase begins."""
 
@@ -138,7 +143,7 @@ class Bench:
         cuts: Counter[int] = Counter()
         for _ in range(updates):
             phase = chance.choice(PHASES)
-            # Three cuts on trial would use up the starts of the new version, which is rolled back then.
+            # Three cuts on trial would use up the offline starts of the new version, which is rolled back then.
             lives = chance.randint(1, 2 if phase == TRIAL else 3)
             most = _MOST[phase]
             cuts[
@@ -161,7 +166,7 @@ def main() -> None:
     with (
         tempfile.TemporaryDirectory() as work,
         Mosquitto(Path(work), free_port()) as broker,
-        updates.board(broker.port, hold=True) as board,
+        board_of(broker.port) as board,
     ):
         bench = Bench(board, broker.port)
         began = time.monotonic()

@@ -27,7 +27,7 @@ loader.run("app", watchdog_ms=WATCHDOG_MS, trial_s=TRIAL_S)
 APP = """
 import time
 import machine
-from settings import BEHIND_RADIO, FMQ, HOLD, PORT, WATCHDOG_MS
+from settings import BEHIND_RADIO, FMQ, HOLD, OFFLINE, PORT, WATCHDOG_MS
 from version import VERSION
 from headwater_board.ota import Receiver
 from headwater_board.tcp import Tcp
@@ -53,7 +53,8 @@ if BEHIND_RADIO:
         time.sleep_ms(5)
 watchdog = machine.WDT(timeout=WATCHDOG_MS) if WATCHDOG_MS else None
 keeper = Keeper(Client(Tcp("127.0.0.1", PORT), b"shed", clean_start=False), first_ms=20, longest_ms=200)
-update = Receiver(keeper, b"boards/shed/update", KEY, "shed", restart=hold if HOLD else machine.reset)
+restart = hold if HOLD else machine.reset
+update = Receiver(keeper, b"boards/shed/update", KEY, "shed", restart=restart, offline_starts=OFFLINE)
 keeper.client.on_message = update.take
 keeper.subscribe(update.topic, *(() if FMQ else (1,)))
 keeper.start()
@@ -96,6 +97,7 @@ def board(
     fmq: bool = False,
     watchdog_ms: int = 0,
     trial_s: int = 0,
+    offline_starts: int = 144,
     **options: Any,
 ) -> VirtualBoard:
     """Return a board with version 0 installed. With ``hold`` it waits for a power cut where it would restart."""
@@ -106,6 +108,7 @@ def board(
         "FMQ": fmq,
         "WATCHDOG_MS": watchdog_ms,
         "TRIAL_S": trial_s,
+        "OFFLINE": offline_starts,
         "BEHIND_RADIO": bool(options.get("port")),
     }
     lines = "".join(f"{name} = {value!r}\n" for name, value in settings.items())

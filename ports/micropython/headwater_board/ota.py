@@ -169,11 +169,15 @@ class Receiver:
         """Take a message if it is on the topic. Return whether it was. For ``on_message``; raises nothing."""
         if not message.topic_is(self.topic):
             return False
-        try:
-            self._take(message.buf, message.payload_at, message.end - message.payload_at - _PIECE)
-        except MemoryError:
-            self._conclude(message.buf, message.payload_at, _NO_MEMORY)
+        self._take_safely(message.buf, message.payload_at, message.end - message.payload_at - _PIECE)
         return True
+
+    def _take_safely(self, buf: "Bytes", at: int, n: int) -> None:
+        """Take a piece without raising MemoryError. Its own method, to keep the frame of ``take`` off the heap."""
+        try:
+            self._take(buf, at, n)
+        except MemoryError:
+            self._conclude(buf, at, _NO_MEMORY)
 
     def _take(self, buf: "Bytes", at: int, n: int) -> None:
         """Take the piece at ``at``, with ``n`` bytes of data."""
@@ -268,36 +272,60 @@ class Receiver:
         """Check and report what is due, and restart the board into a new version: ``state``. Call it after
         ``keeper.poll``.
         """
-        keeper = self._keeper
-        online = keeper.state == _ONLINE
-        try:
-            if self._head is not None and self._head_at == len(self._head):
-                self._decide(self._head)
-            if self.state == CHECKING and self._error is None:
-                self._check()
-            if self._error is not None:
-                self._fail(self._error)
-            if loader.on_trial:
-                self._try(online)
-            if online:
-                if keeper.connections != self._connections:
-                    self._connections = keeper.connections
-                    self._says_version = True
-                    self._says_progress = self.state == RECEIVING
-                if "left" in self._now and loader.started and not loader.on_trial:
-                    # The program has called ``loader.confirm``, or this has.
-                    self._now = loader.read()
-                    self._says_version = self._says_version or "left" not in self._now
-                self._report()
-        except MemoryError:
-            # A later poll does the rest.
-            gc.collect()
+        if (
+            self._head is not None
+            or self._error is not None
+            or self.state == CHECKING
+            or loader.on_trial
+            or (self._keeper.state == _ONLINE and self._is_due())
+        ):
+            self._work_safely()
         if self.state == READY and self.restart is not None:
-            waited = keeper.client.dialer.ticks_ms() - self._ready_at & _TICKS_MASK
-            if waited >= _LAST_REPORT_MS or not (self._about_state or keeper.waiting()):
+            waited = self._keeper.client.dialer.ticks_ms() - self._ready_at & _TICKS_MASK
+            if waited >= _LAST_REPORT_MS or not (self._about_state or self._keeper.waiting()):
                 # The report has arrived, or never will.
                 self.restart()
         return self.state
+
+    def _is_due(self) -> bool:
+        """Return whether there is something to report."""
+        return (
+            self._says_version
+            or self._says_progress
+            or self._about_state != ""
+            or self._keeper.connections != self._connections
+            or "left" in self._now
+        )
+
+    def _work_safely(self) -> None:
+        """Do what is due, without raising MemoryError. Its own method, because its frame takes heap."""
+        try:
+            self._work()
+        except MemoryError:
+            # A later poll does the rest.
+            gc.collect()
+
+    def _work(self) -> None:
+        if self._head is not None and self._head_at == len(self._head):
+            self._decide(self._head)
+        if self.state == CHECKING and self._error is None:
+            self._check()
+        if self._error is not None:
+            self._fail(self._error)
+        keeper = self._keeper
+        online = keeper.state == _ONLINE
+        if loader.on_trial:
+            self._try(online)
+        if online:
+            if keeper.connections != self._connections:
+                self._connections = keeper.connections
+                self._says_version = True
+                self._says_progress = self.state == RECEIVING
+            if "left" in self._now and loader.started and not loader.on_trial:
+                # The program has called ``loader.confirm``, or this has.
+                self._now = loader.read()
+                self._says_version = self._says_version or "left" not in self._now
+            self._report()
 
     def _try(self, online: bool) -> None:
         """Confirm the version on trial once it is connected, or record that only the connection is missing."""

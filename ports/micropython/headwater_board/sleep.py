@@ -12,6 +12,7 @@ With a server address that is known, delivering takes three round trips: TCP, CO
 """
 
 import json
+import sys
 
 from micropython import const
 
@@ -70,6 +71,10 @@ def cycle(
     _stop(keeper)
     if resolver is not None:
         save_addresses(resolver)
+    loader: Any = sys.modules.get("headwater_board.loader")
+    if loader is not None and not keeper.connections:
+        # A version on trial has done its work. ESP32 tells so after the sleep, RP2 does not.
+        loader.mark_offline()
     if boots is not None and not hasattr(machine, "DEEPSLEEP_RESET"):
         boots.note("deep sleep")
     print("awake", (ticks_ms() - _woke) & _TICKS_MASK, "ms,", waiting, "unacknowledged")
