@@ -151,7 +151,8 @@ def test_versions_that_are_not_healthy_are_rolled_back(mosquitto: Start) -> None
         asyncio.run(updates.install(broker.port, updates.image(updates.version("3"), "3", 99)))
 
 
-SLEEPS = """
+SLEEPS = (
+    """
 import time
 from settings import PORT
 from version import VERSION
@@ -176,7 +177,10 @@ for _ in range(100):
 if keeper.connections:
     print("version", VERSION, "is online")
 sleep.cycle(keeper, 60000, timeout_ms=200)
-""".replace("KEY", repr(updates.KEY)).replace("SSID", SSID).replace("PASSWORD", PASSWORD)
+""".replace("KEY", repr(updates.KEY))
+    .replace("SSID", SSID)
+    .replace("PASSWORD", PASSWORD)
+)
 
 
 @pytest.mark.parametrize("program", ["awake", "sleeping"])
@@ -232,7 +236,7 @@ def test_an_image_that_was_rolled_back_is_tried_again_on_request(mosquitto: Star
         data = updates.image(updates.version("1", **{"app.py": FICKLE + updates.APP.encode()}), "1")
         for _ in range(2):
             # Repeating the command tries nothing again.
-            with pytest.raises(UpdateError, match="no sensor.*the board runs 0 again"):
+            with pytest.raises(UpdateError, match=r"no sensor.*the board runs 0 again"):
                 asyncio.run(updates.install(broker.port, data))
             assert "try 2" in board.log
             assert "try 3" not in board.log

@@ -159,6 +159,22 @@ def _keep_firmware(state: "State") -> None:
         keep()
 
 
+def _has_other_firmware(state: "State") -> bool:
+    """Return whether the version needs another firmware than the one that runs."""
+    if "firmware" not in state:
+        return False
+    from headwater_board.ota_firmware import running
+
+    return running() != state["firmware"]
+
+
+def _boot_other() -> "OSError | None":
+    """Reset the board into the other firmware. Return the error if that has no valid image."""
+    from headwater_board.ota_firmware import boot_other
+
+    return boot_other()
+
+
 def _count(state: "State", other: bool) -> None:
     """Count the last start of the version on trial, by how it went and why it ended."""
     import machine
@@ -183,11 +199,7 @@ def _begin() -> "State":
     state = read()
     if "left" not in state:
         return state
-    other = False
-    if "firmware" in state:
-        from headwater_board.ota_firmware import boot_other, running
-
-        other = running() != state["firmware"]
+    other = _has_other_firmware(state)
     _count(state, other)
     why = ""
     if state["left"] <= 0:
@@ -206,7 +218,7 @@ def _begin() -> "State":
             if not other:
                 _start = _STARTED
                 return state
-            why = "its firmware cannot be started: %s" % boot_other()
+            why = "its firmware cannot be started: %s" % _boot_other()
     if "firmware" in state and not other:
         # The next start gets here in the previous firmware.
         state["left"] = state["start"] = 0
@@ -215,7 +227,7 @@ def _begin() -> "State":
             _write(state)
         except OSError:
             pass
-        boot_other()
+        _boot_other()
     print("version %s is rolled back: %s" % (state["version"], why))
     back: State = state["back"]
     back["serial"] = state["serial"]
@@ -284,7 +296,9 @@ def run(app: str = "app", watchdog_ms: int = 8000, trial_s: int = 600) -> None:
             # ESP32 before MicroPython 1.27 has no virtual timers.
             _timer = machine.Timer(1)
         why = "not connected within %d s" % trial_s
-        _timer.init(mode=machine.Timer.ONE_SHOT, period=trial_s * 1000, callback=lambda timer: _fail(why, False))
+        _timer.init(
+            mode=machine.Timer.ONE_SHOT, period=trial_s * 1000, callback=lambda timer: _fail(why, False)
+        )
     try:
         __import__(app)
     except Exception as error:

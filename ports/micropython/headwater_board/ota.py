@@ -87,6 +87,7 @@ class RefusedError(Exception):
 _FAILURES = (OSError, MemoryError)
 _UNUSABLE = (OSError, MemoryError, RefusedError, IndexError)
 
+
 class Receiver:
     """Takes updates for the board ``target``, signed with ``key``, from ``topic``.
 
@@ -343,8 +344,10 @@ class Receiver:
             # A broker that refuses the program is there.
             loader.mark_offline(
                 keeper.state == _CONNECTING
-                or keeper.state == _PAUSE
-                and (keeper.status != _REFUSED or keeper.client.session.return_code in _PASSING)
+                or (
+                    keeper.state == _PAUSE
+                    and (keeper.status != _REFUSED or keeper.client.session.return_code in _PASSING)
+                )
             )
 
     def _report(self) -> None:

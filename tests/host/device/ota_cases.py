@@ -58,7 +58,7 @@ class RamFlash:
         return len(self.data) // BLOCK if op == 4 else BLOCK if op == 5 else 0
 
 
-class Reset(Exception):
+class ResetError(Exception):
     """The board has been reset."""
 
 
@@ -72,7 +72,7 @@ class Machine:
         return self.cause
 
     def reset(self) -> None:
-        raise Reset
+        raise ResetError
 
 
 machine = Machine()
@@ -523,7 +523,7 @@ def life(bench: Bench, cause: int, polls_ms: int = 0, end: "str | None" = None) 
     if end is not None:
         try:
             loader._fail(end)
-        except Reset:
+        except ResetError:
             pass
     return state
 
@@ -598,7 +598,7 @@ def trial_timer() -> None:
         assert life(bench, machine.HARD_RESET, polls_ms)["left"] == left
         try:
             loader._fail("not connected within 600 s", False)
-        except Reset:
+        except ResetError:
             pass
     assert loader.read()["why"] == "not connected within 600 s"
 
@@ -707,7 +707,7 @@ def one_start_with_firmware() -> None:
                     continue
                 try:
                     state = start()
-                except Reset:
+                except ResetError:
                     machine.cause = machine.HARD_RESET
                     continue
                 if state["slot"] == "" or ran == 20:
@@ -910,7 +910,7 @@ def fill(name: str) -> None:
 
 
 def confirm_on_a_full_flash() -> None:
-    """A version that is connected, but cannot be confirmed, goes on, reports it, and is confirmed once there is room."""
+    """A version that is connected, but cannot be confirmed, goes on and reports it, and is confirmed once it can be."""
     bench = Bench()
     assert bench.send(image(serial=1), 400) == ota.READY
     start()
@@ -982,9 +982,17 @@ def no_memory_at_all() -> None:
             bench.offer(made)
             bench.receiver._fail("test")
         pieces = []
-        for source, where, n in ((made, 0, end), (bad, 0, end), (made, 0, 38), (made, end, 400), (made, end, len(made))):
+        for source, where, n in (
+            (made, 0, end),
+            (bad, 0, end),
+            (made, 0, 38),
+            (made, end, 400),
+            (made, end, len(made)),
+        ):
             piece = Piece(len(TOPIC) + 12 + n)
-            pieces.append(piece.fill(made[6:14] + bytes([1, 0, where >> 8, where & 255]) + source[where : where + n]))
+            pieces.append(
+                piece.fill(made[6:14] + bytes([1, 0, where >> 8, where & 255]) + source[where : where + n])
+            )
         gc.collect()
         micropython.heap_lock()
         try:

@@ -140,8 +140,8 @@ async def send(
     """Send ``image`` to the board at ``topic``; return when the board runs it and has confirmed it.
 
     ``client`` is connected, of MQTT or FMQ, and has no other user. ``progress(state, at, size)`` is called with each
-    report. ``again`` has the board try an image once more that it has rolled back. Raises UpdateError: the board refused
-    the image, returned to its previous version, or reported nothing for ``timeout`` seconds.
+    report. ``again`` has the board try an image once more that it has rolled back. Raises UpdateError: the board
+    refused the image, returned to its previous version, or reported nothing for ``timeout`` seconds.
     """
     await client.subscribe(f"{topic}/state")
     transfer = Transfer(image, window, again=again)
