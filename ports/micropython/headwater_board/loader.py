@@ -165,7 +165,7 @@ def _has_other_firmware(state: "State") -> bool:
         return False
     from headwater_board.ota_firmware import running
 
-    return running() != state["firmware"]
+    return bool(running() != state["firmware"])
 
 
 def _boot_other() -> "OSError | None":
