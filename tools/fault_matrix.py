@@ -74,9 +74,9 @@ def matrix(port: str) -> list[Row]:
     return simulate("matrix", port)
 
 
-def month(port: str, days: int = DAYS, seed: int = 1) -> Row:
-    """Run headwater's board program for `days` with faults by chance."""
-    row = simulate("month", port, days, seed, heap=_MONTH_HEAP)[0]
+def month(port: str, days: int = DAYS, seed: int = 1, *options: str) -> Row:
+    """Run headwater's board program for `days` with faults by chance; the option "update" adds updates over the air."""
+    row = simulate("month", port, days, seed, *options, heap=_MONTH_HEAP)[0]
     return {**row, "growth": row["heap_after"] - row["heap_before"]}
 
 

@@ -64,6 +64,16 @@ def test_ten_days_of_faults_leave_the_heap_as_it_was() -> None:
     assert (found["lost"], found["resets"]) == (0, 0)
 
 
+def test_updates_over_the_air_leave_the_heap_as_it_was() -> None:
+    """Requests and refused images after each fault; their reports allocate."""
+    require("micropython")
+    found = month("rp2", 4, 1, "update")
+    assert found["faults"] > 40
+    assert found["reports"] > 2 * found["faults"]
+    assert found["heap_after"] == found["heap_before"] == found["heap_most"]
+    assert (found["lost"], found["resets"]) == (0, 0)
+
+
 @pytest.mark.parametrize("port", fault_matrix.PORTS)
 def test_the_program_of_the_comparison_recovers(port: str) -> None:
     require("micropython")

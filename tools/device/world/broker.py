@@ -6,6 +6,8 @@ from world import wire
 from world.clock import clock
 
 ADDRESS = ("10.0.0.2", 1883)
+#: Where the receiver of updates reports.
+STATE = b"board/update/state"
 _TICK_MS = 1000
 _MASK = (1 << 30) - 1
 
@@ -14,7 +16,8 @@ class Broker:
     """Takes connections at ``ADDRESS`` and counts what is published: payloads are decimal numbers that go up.
 
     ``next``: the number that is expected; ``duplicates``: numbers that came again; ``missing``: numbers that did not
-    come before a higher one. ``accepted``, ``arrived``: the times of CONNECTs and of the last message.
+    come before a higher one; ``reports``: messages on the topic ``STATE``. ``accepted``, ``arrived``: the times of
+    CONNECTs and of the last message.
     """
 
     def __init__(self):
@@ -26,6 +29,7 @@ class Broker:
         self.next = 0
         self.duplicates = 0
         self.missing = 0
+        self.reports = 0
         self.accepted = 0
         self.accepted_at = 0
         self.arrived_at = 0
@@ -53,10 +57,10 @@ class Broker:
         """Whether a client is connected."""
         return self._peer is not None and self._peer.open
 
-    def command(self, payload):
+    def command(self, payload, topic=b"board/command"):
         """Publish a command at QoS 1, for the client if it has subscribed."""
         if self.subscribed:
-            self.session.enqueue(b"board/command", payload, 2)
+            self.session.enqueue(topic, payload, 2)
             self._flush()
 
     def _accept(self, peer):
@@ -129,6 +133,9 @@ class Broker:
         return qos
 
     def _message(self, packet):
+        if packet.topic_is(STATE):
+            self.reports += 1
+            return
         number = int(packet.payload_bytes())
         self.arrived_at = clock.now
         if number < self.next:

@@ -1,6 +1,9 @@
 """A month of a board's life with a fault every hour or two: one line of JSON with what the broker got and the heap.
 
-micropython -m world.month PORT DAYS SEED
+micropython -m world.month PORT DAYS SEED [update]
+
+With ``update`` the board also receives updates over the air: after each fault the broker sends a request and an image
+with a wrong signature.
 """
 
 import gc
@@ -20,6 +23,9 @@ _CALM_MS = 20 * rig.MINUTE
 _GAP_MS = 120 * rig.MINUTE
 _PUBLISH_MS = 60000
 _STEPS = (200, 1000, 10000)
+_TOPIC = b"board/update"
+_REQUEST = b"12345678\x01\x00\x00\x00"
+_IMAGE = b"87654321\x01\x00\x00\x00HWU1\x00\x1487654321" + bytes(24) + b'{"format": 1, "v": 2}'
 
 
 class Dice:
@@ -46,6 +52,8 @@ def run(board, ms):
     end = clock.now + ms
     while clock.now < end:
         board.poll()
+        if receiver is not None:
+            receiver.poll()
         board.rest()
 
 
@@ -57,10 +65,28 @@ def fault(board, which):
     end(WORLD)
     run(board, _CALM_MS)
     WORLD.access_point["dhcp_ms"] = 300
+    if receiver is not None:
+        WORLD.broker.command(_REQUEST, _TOPIC)
+        WORLD.broker.command(_IMAGE, _TOPIC)
+        run(board, _CALM_MS)
+
+
+def make_receiver(board):
+    """Return a receiver of updates, which gets the messages first."""
+    from headwater_board import loader
+    from headwater_board.ota import Receiver
+
+    loader.started = True
+    made = Receiver(board.keeper, _TOPIC, bytes(16), "board")
+    handler = board.client.on_message
+    board.client.on_message = lambda message: made.take(message) or handler(message)
+    board.keeper.subscribe(_TOPIC, 1)
+    return made
 
 
 WORLD.broker.tick_ms = 10000
 board = Board(WORLD, _PUBLISH_MS, _STEPS)
+receiver = make_receiver(board) if sys.argv[4:] == ["update"] else None
 dice = Dice(SEED)
 board.keeper.start()
 run(board, _CALM_MS)
@@ -90,6 +116,7 @@ print(
             "refused": board.refused,
             "lost": board.accepted - broker.next + broker.missing,
             "duplicates": broker.duplicates,
+            "reports": broker.reports,
             "heap_before": before,
             "heap_after": after,
             "heap_most": most,
