@@ -525,7 +525,7 @@ class Receiver:
             if manifest["serial"] > self._now["serial"] and "left" not in self._now:
                 self._begin(head, manifest)
         except _UNUSABLE:
-            # There is none, or it is not ours to continue; or it is sent again.
+            # There is none, it is not ours to continue, or there is no memory for it now.
             self._close()
             self.state = IDLE
             self._manifest = {}
