@@ -1,0 +1,1 @@
+"""Replication between hubs without a shared database: SLAVEOF, ``sync``, promotion (docs/hub-cluster.md)."""

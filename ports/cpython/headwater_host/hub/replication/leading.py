@@ -1,0 +1,42 @@
+"""Begin to lead: the storage's history gets an epoch, and its transactions wait for slaves."""
+
+from collections.abc import Callable
+from typing import BinaryIO
+
+from headwater_host.hub.replication.follower import lineage
+from headwater_host.hub.replication.lineage import Lineage, new_ident
+from headwater_host.hub.replication.quorum import Quorum
+from headwater_host.hub.replication.slaves import Slaves
+from headwater_host.hub.storage import Store
+
+
+def lead(
+    store: Store,
+    names: tuple[str, ...],
+    sync: int | None,
+    backup: Callable[[], BinaryIO],
+    deposed: Callable[[int], None] = lambda epoch: None,
+) -> Slaves:
+    """Return the slaves of this leader. ``sync``: how many of ``names`` confirm a transaction; None: a majority.
+
+    Nothing that the storage holds counts as committed until they have confirmed it in this epoch.
+    """
+    history = lineage(store)
+    if not history:
+        history = begin_epoch(store, Lineage(), 1, new_ident())
+    need = majority(len(names)) if sync is None else sync
+    slaves = Slaves(store, history, Quorum(names, need), backup, deposed)
+    store.confirm_with(slaves.confirm)
+    return slaves
+
+
+def begin_epoch(store: Store, history: Lineage, epoch: int, ident: str) -> Lineage:
+    """Write the start of an epoch into a storage, after its last change."""
+    history = history.followed_by(epoch, ident, store.seq)
+    store.count("lineage", history.text())
+    return history
+
+
+def majority(slaves: int) -> int:
+    """Return how many of a number of slaves are more than half, 0 for none."""
+    return slaves // 2 + 1 if slaves else 0

@@ -1,0 +1,298 @@
+"""A slave follows its leader over connections that are cut at any byte, and equals it afterwards."""
+
+import asyncio
+import random
+import time
+from pathlib import Path
+
+import pytest
+
+from headwater_host.hub.errors import StorageError
+from headwater_host.hub.replication import wire
+from headwater_host.hub.replication.leading import begin_epoch
+from headwater_host.hub.replication.lineage import Lineage, new_ident
+from headwater_host.hub.replication.quorum import Quorum
+from headwater_host.hub.replication.slaves import Slaves
+from headwater_host.hub.storage import Change, Limits, Message, Store
+from tests.host.hub_changes import Changes
+from tests.host.hub_slave import Pipe, SlaveHub, leader_of
+from tests.host.hub_storage import put, store_at, synced
+from tests.waiting import until
+
+#: Changes in ``./run test``; the long run is ``python -m tests.host.hub_slave_run``.
+CHANGES = 20_000
+
+
+def exported(store: Store) -> str:
+    return "\n".join(store.export())
+
+
+async def equal(store: Store, slave: SlaveHub) -> None:
+    """The slave has everything on disk, and its state is the leader's."""
+    await synced(store)
+    await until(lambda: slave.store.durable == store.seq)
+    assert exported(slave.store) == exported(store)
+
+
+async def run(folder: Path, seed: int, changes: int) -> dict[str, float]:
+    """Make changes while a slave follows over connections that are cut; return what happened."""
+    chance = random.Random(seed)
+    path = folder / "leader.db"
+    # Few changes are kept, so that a long absence needs a snapshot.
+    limits = Limits(changes=500, ids=5_000, topic_messages=2_000, tries=3, full="drop")
+    leader = Store.open(path, limits)
+    slaves = leader_of(leader, path, "b")
+    slave = SlaveHub(folder / "slave.db", limits=limits)
+    maker = Changes(leader, chance, payload=200)
+    cuts, began = 0, time.monotonic()
+    while leader.seq < changes:
+        absent = chance.random() < 0.03
+        pipe = None
+        if not absent:
+            down = chance.choice((1_000, 100_000, 10_000_000))
+            pipe = Pipe(slaves, slave.follower, chance.randrange(1, down), chance.randrange(1, 20_000))
+        for _ in range(chance.randrange(1, 40)):
+            for _ in range(50 if absent else 20):
+                maker.step()
+            maker.take()
+            await synced(leader)
+            await asyncio.sleep(0)
+        if pipe is not None:
+            pipe.cut()
+            cuts += 1
+            while any(one.copying for one in slaves.slaves.values()):
+                await asyncio.sleep(0.001)
+        await slave.settle()
+        if chance.random() < 0.05:
+            await slave.reopen()
+    while slave.store.durable < leader.seq:
+        pipe = Pipe(slaves, slave.follower)
+        while pipe.is_open and slave.store.durable < leader.seq:
+            await asyncio.sleep(0.001)
+        pipe.cut()
+        await slave.settle()
+    await equal(leader, slave)
+    await slaves.close()
+    await slave.store.close()
+    await leader.close()
+    return {
+        "changes": leader.seq,
+        "cuts": cuts,
+        "snapshots": slave.installed,
+        "seconds": round(time.monotonic() - began, 1),
+    }
+
+
+async def test_a_slave_equals_its_leader_after_cuts_at_any_byte(tmp_path: Path) -> None:
+    found = await run(tmp_path, 1, CHANGES)
+    assert found["cuts"] > 20, found
+    assert found["snapshots"] >= 1, found
+
+
+# -- registering -------------------------------------------------------------------------------------------------------
+
+
+class Line:
+    """A connection of a slave that a test speaks for."""
+
+    writable = True
+
+    def __init__(self, slaves: Slaves, **follow: object):
+        self.got: list[object] = []
+        self.refused = ""
+        self._slaves = slaves
+        asked = {"version": wire.VERSION, "name": "b", "lineage": "", "seq": 0, "synced": 0, "fence": 0}
+        self.say(follow=asked | follow)
+
+    def payload(self, data: bytes) -> None:
+        self.got.append(wire.unpack(data))
+
+    def refuse(self, text: str) -> None:
+        self.refused = text
+        self._slaves.lost(self)
+
+    def say(self, **values: object) -> None:
+        self._slaves.received(self, wire.control(**values))
+
+
+async def test_slaves_that_do_not_continue_this_history_are_refused(tmp_path: Path) -> None:
+    async with store_at(tmp_path / "leader.db") as store:
+        first = leader_of(store, tmp_path / "leader.db", "b").lineage
+        store.register("t")
+        second = begin_epoch(store, first, 2, new_ident())
+        store.register("u")
+        await synced(store)
+        fork = second[1].after
+        deposed: list[int] = []
+        slaves = leader_of(store, tmp_path / "leader.db", "b", deposed=deposed.append)
+        other = Lineage().followed_by(1, "other", 0)
+        newer = second.followed_by(3, "newer", store.seq)
+        elsewhere = first.followed_by(2, "elsewhere", fork - 1)
+        for follow, text in (
+            ({"version": 2}, "the stream is of version 2"),
+            ({"lineage": other.text(), "seq": 1}, "holds another hub's state"),
+            ({"seq": 1}, "holds another hub's state"),
+            (
+                {"lineage": first.text(), "seq": fork + 1},
+                f"changes {fork + 1} to {fork + 1}, which this leader",
+            ),
+            (
+                {"lineage": elsewhere.text(), "seq": fork + 3},
+                f"changes {fork} to {fork + 3}, which this leader",
+            ),
+            ({"lineage": second.text(), "seq": store.seq + 1}, "promote the slave"),
+            ({"lineage": newer.text(), "seq": store.seq + 1}, "epoch 3 has begun"),
+            ({"lineage": second.text(), "seq": store.seq, "fence": 4}, "epoch 4 has begun"),
+        ):
+            assert text in Line(slaves, **follow).refused
+        assert deposed == [3, 4]
+        for seq, history in ((0, ""), (1, first.text()), (fork, first.text()), (store.seq, second.text())):
+            line = Line(slaves, lineage=history, seq=seq)
+            assert not line.refused
+            assert line.got[0]["lead"]["epoch"] == 2  # type: ignore[index]
+        await slaves.close()
+
+
+async def test_a_slave_is_counted_once_in_its_epoch_and_for_what_it_was_sent(tmp_path: Path) -> None:
+    async with store_at(tmp_path / "leader.db") as store:
+        slaves = leader_of(store, tmp_path / "leader.db", "b", "c", sync=2)
+        assert store.committed < store.register("t") + store.seq
+        await until(lambda: store.durable == store.seq)
+        assert store.committed < store.durable
+        b, again = Line(slaves), Line(slaves)
+        assert "another connection" in b.refused
+        stranger = Line(slaves, name="stranger")
+        await until(lambda: all(len(line.got) > 1 for line in (again, stranger)))
+        for line in (again, stranger):
+            line.say(synced=store.seq, epoch=1)
+        assert store.committed < store.durable
+        early = Line(slaves, name="c")
+        early.say(synced=store.seq + 1, epoch=1)
+        assert "which it was not sent" in early.refused
+        late = Line(slaves, name="c")
+        await until(lambda: len(late.got) > 1)
+        late.say(synced=store.seq, epoch=0)
+        assert "of epoch 0" in late.refused
+        assert store.committed < store.durable
+        right = Line(slaves, name="c")
+        await until(lambda: len(right.got) > 1)
+        right.say(synced=store.seq, epoch=1)
+        assert store.committed == store.durable
+        await slaves.close()
+
+
+def test_a_quorum_commits_in_order_what_enough_slaves_have() -> None:
+    done: list[int] = []
+    quorum = Quorum(("a", "b", "c"), 2)
+    for last in (5, 7, 9):
+        quorum.confirm(last, lambda last=last: done.append(last))  # type: ignore[misc]
+    quorum.acknowledge("a", 9)
+    quorum.acknowledge("x", 9)
+    assert not done
+    quorum.acknowledge("b", 8)
+    assert done == [7]  # which commits what is before it
+    quorum.acknowledge("c", 9)
+    assert done == [7, 9]
+    quorum.confirm(9, lambda: done.append(0))
+    assert done == [7, 9, 0]
+    Quorum((), 0).confirm(1, lambda: done.append(1))
+    assert done[-1] == 1
+    with pytest.raises(ValueError, match="sync = 3, but there are 2 slaves"):
+        Quorum(("a", "b"), 3)
+
+
+async def test_the_cost_of_a_transaction_does_not_depend_on_how_many_wait() -> None:
+    def seconds(waiting: int) -> float:
+        quorum = Quorum(("a", "b", "c"), 2)
+        for last in range(waiting):
+            quorum.confirm(last, lambda: None)
+        began = time.perf_counter()
+        for last in range(waiting, waiting + 2_000):
+            quorum.confirm(last, lambda: None)
+            quorum.acknowledge("a", last - waiting)
+            quorum.acknowledge("b", last - waiting)
+        return time.perf_counter() - began
+
+    assert min(seconds(100_000) for _ in range(5)) < 5 * min(seconds(10) for _ in range(5))
+
+
+async def test_a_slave_that_promised_a_promotion_does_not_follow_an_earlier_epoch(tmp_path: Path) -> None:
+    async with store_at(tmp_path / "leader.db") as store:
+        slaves = leader_of(store, tmp_path / "leader.db", "b")
+        slave = SlaveHub(tmp_path / "slave.db")
+        slave.store.count_locally("fence", Lineage().followed_by(1, "mine", 0).text())
+        await synced(slave.store)
+        with pytest.raises(StorageError, match="a promotion to epoch 1 fences it"):
+            slave.follower._led(1, slaves.lineage.text(), 0, 0)
+        await slave.reopen()
+        with pytest.raises(StorageError, match="a promotion to epoch 1 fences it"):
+            slave.follower._led(1, slaves.lineage.text(), 0, 0)
+        slave.follower._led(2, slaves.lineage.followed_by(2, "next", 0).text(), 0, 0)
+        await slave.store.close()
+        await slaves.close()
+
+
+# -- the stream --------------------------------------------------------------------------------------------------------
+
+_MESSAGE = Message(9, b"id", "t/é", 3, ("a", "ü"), b"payload" * 9, 2, True, -5)
+_CHANGES = [
+    Change(7, "seen", (b"\0id", 1 << 60)),
+    Change(8, "retained", (_MESSAGE._replace(seq=8, tags=(), payload=b""),)),
+    Change(9, "message", (_MESSAGE,)),
+    Change(10, "session", ("x", {"user": None, "é": [1, "2"]})),
+]
+
+
+def test_changes_survive_the_stream_and_damage_does_not() -> None:
+    data = wire.pack(5, 11, _CHANGES)
+    assert wire.unpack(data) == wire.Changes(5, 11, _CHANGES)
+    assert wire.unpack(wire.piece(b"abc")) == b"abc"
+    assert wire.unpack(wire.control(committed=3)) == {"committed": 3}
+    for at in range(len(data)):
+        damaged = bytearray(data)
+        damaged[at] ^= 4
+        for bad in (bytes(damaged), data[:at]):
+            with pytest.raises(StorageError, match="is malformed"):
+                wire.unpack(bad)
+
+
+async def test_a_transaction_of_the_leader_is_whole_in_the_slave(tmp_path: Path) -> None:
+    async with store_at(tmp_path / "leader.db") as store:
+        slaves = leader_of(store, tmp_path / "leader.db", "b")
+        slave = SlaveHub(tmp_path / "slave.db")
+        ends = [store.durable]
+        for n in range(20):
+            for k in range(n + 1):
+                store.register(f"t{n}/{k}")
+            await synced(store)
+            ends.append(store.seq)
+        slaves._limit = lambda: 3  # type: ignore[method-assign]
+        pipe = Pipe(slaves, slave.follower)
+        while slave.store.durable < store.seq:
+            await asyncio.sleep(0)
+            # The numbers that the slave reserves are a transaction of their own.
+            assert slave.store.seq in (*ends, ends[-1] + 1)
+            assert slave.store.durable in (*ends, ends[-1] + 1)
+        pipe.cut()
+        await slave.store.close()
+        await slaves.close()
+
+
+async def test_a_slave_shows_what_the_leader_has_committed(tmp_path: Path) -> None:
+    async with store_at(tmp_path / "leader.db") as store:
+        slaves = leader_of(store, tmp_path / "leader.db", "b", "c", sync=2)
+        slave = SlaveHub(tmp_path / "slave.db")
+        shown: list[Message] = []
+        slave.store.on_commit = shown.extend
+        store.register("t")
+        seq = put(store, "t", 1)
+        pipe = Pipe(slaves, slave.follower)
+        other = Line(slaves, name="c")
+        await until(lambda: slave.store.durable == store.seq)
+        await until(lambda: slaves.quorum.synced["b"] == store.seq)
+        assert not shown
+        other.say(synced=seq, epoch=1)
+        await until(lambda: [message.seq for message in shown] == [seq])
+        pipe.cut()
+        await slave.store.close()
+        await slaves.close()
