@@ -350,13 +350,13 @@ class Broker:
             elif self.durable.keeps_waiting(connection):
                 connection.close(spec5.QUOTA_EXCEEDED, self.unable)
 
-    def stop(self) -> None:
+    def stop(self, reason: int = spec5.SERVER_SHUTTING_DOWN, text: str = "") -> None:
         """Stop reading requests, and disconnect every client with a reason."""
         self._ticker.cancel()
         for task in self.shared.tasks:
             task.cancel()
         for connection in list(self.connections):
-            connection.close(spec5.SERVER_SHUTTING_DOWN)
+            connection.close(reason, text)
         self._users.close()
 
 

@@ -3,6 +3,7 @@
 Without a file the hub listens on this machine only, and its storage is in the working directory.
 """
 
+import re
 import ssl
 from collections.abc import Callable
 from dataclasses import Field, dataclass, field, fields, replace
@@ -14,7 +15,7 @@ from headwater_host import settings
 from headwater_host.hub import access, users
 from headwater_host.hub.access import ANY, Network, Rule
 from headwater_host.hub.errors import RefusedError
-from headwater_host.hub.storage import Limits
+from headwater_host.hub.storage import POSTGRES, Limits
 from headwater_host.hub.topics import check_filter
 from headwater_host.hub.users import Hash
 from headwater_host.settings import ConfigError, Key, SettingsFile
@@ -87,10 +88,23 @@ class ClientLimits:
 
 
 @dataclass(frozen=True)
+class ClusterConfig:
+    """A hub among several on one PostgreSQL database. docs/hub-cluster.md explains each."""
+
+    #: The address that clients and other hubs reach this hub at: HOST:PORT, or [HOST]:PORT.
+    advertise: str
+    #: Seconds that a lease lasts without a renewal.
+    lease: float = 5.0
+    #: "required": this hub leads only where PostgreSQL waits for a synchronous standby. "none": it does not look.
+    standby: str = "required"
+
+
+@dataclass(frozen=True)
 class HubConfig:
     """The whole configuration."""
 
-    storage: Path = DEFAULT_STORAGE
+    #: A file, or a URL of PostgreSQL.
+    storage: Path | str = DEFAULT_STORAGE
     auto_register: bool = True
     listeners: tuple[Listener, ...] = (Listener(),)
     metrics: tuple[str, int] | None = None
@@ -100,6 +114,7 @@ class HubConfig:
     rules: tuple[Rule, ...] = ()
     #: True if the group of the storage's directory may read it.
     group_readable: bool = False
+    cluster: ClusterConfig | None = None
 
     @property
     def is_open(self) -> bool:
@@ -165,11 +180,43 @@ def _checked(how: Callable[[str], Any]) -> Callable[[object], Any]:
     return convert
 
 
+_ADDRESS = re.compile(r"(?:\[[0-9A-Fa-f:.]+\]|[^:/@\[\]\s]+):([0-9]{1,5})")
+
+
+def hub_address(value: str) -> str:
+    """Check the address of a hub. Raises ValueError."""
+    found = _ADDRESS.fullmatch(value)
+    if not found or not 1 <= int(found[1]) <= 65535:
+        raise ValueError(f"{value!r} is not HOST:PORT, nor [HOST]:PORT")
+    return value
+
+
+def _lease(value: object) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 1 <= value <= 3600:
+        raise ValueError
+    return float(value)
+
+
 # ---- the keys --------------------------------------------------------------------------------------------------------
 
 TOP = {"auto_register": Key(*settings.TRUTH)}
-STORAGE = {"path": Key(*settings.FILE), "group_readable": Key(*settings.TRUTH)}
+
+
+def place(value: object) -> Path | str:
+    """Convert the place of a storage: a file, or a URL of PostgreSQL."""
+    text = settings.text(value)
+    return text if text.startswith(POSTGRES) else settings.path(text)
+
+
+STORAGE = {"path": Key("a file, or a URL of PostgreSQL", place), "group_readable": Key(*settings.TRUTH)}
 METRICS = {"host": Key("an address", settings.text), "port": Key(*settings.between(1, 65535), required=True)}
+CLUSTER = {
+    "advertise": Key(
+        "HOST:PORT, at which clients and other hubs reach this hub", _checked(hub_address), required=True
+    ),
+    "lease": Key("a number of seconds, 1 to 3600", _lease),
+    "standby": Key(*settings.one_of("required", "none")),
+}
 #: The fields that are sizes in bytes. Of the others, floats are seconds and whole numbers are counts.
 _SIZES = {
     *("topic_bytes", "bytes", "cache", "retained", "waiting"),
@@ -219,6 +266,7 @@ TABLES = {
     "limits": LIMITS,
     "clients": CLIENTS,
     "metrics": METRICS,
+    "cluster": CLUSTER,
     "listener": LISTENER,
     "user": USER,
     "rule": RULE,
@@ -232,8 +280,8 @@ def load(path: Path) -> HubConfig:
     """Load a file. Raises ConfigError with every mistake."""
     file = SettingsFile.read(path)
     top = file.top(TOP, TABLES)
-    storage, limits, clients, metrics = (
-        file.table(name, TABLES[name]) for name in ("storage", "limits", "clients", "metrics")
+    storage, limits, clients, metrics, cluster = (
+        file.table(name, TABLES[name]) for name in ("storage", "limits", "clients", "metrics", "cluster")
     )
     listeners = _listeners(file, file.tables("listener", LISTENER))
     whole = ClientLimits(**clients)
@@ -241,6 +289,10 @@ def load(path: Path) -> HubConfig:
         text = "'memory' is for all connections and cannot be less than 'frame' or 'unread'"
         file.mistake(
             text, "clients", 0, next(name for name in ("memory", "frame", "unread") if name in clients)
+        )
+    if cluster and not str(storage.get("path", "")).startswith(POSTGRES):
+        file.mistake(
+            "[cluster] needs storage in PostgreSQL: 'path' in [storage] is a URL", "cluster", 0, "advertise"
         )
     known = _users(file, file.tables("user", USER))
     rules = _rules(file, file.tables("rule", RULE))
@@ -256,6 +308,7 @@ def load(path: Path) -> HubConfig:
         known,
         rules,
         storage.get("group_readable", False),
+        ClusterConfig(**cluster) if "advertise" in cluster else None,
     )
 
 

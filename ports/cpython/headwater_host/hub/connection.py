@@ -129,6 +129,8 @@ class Connection(asyncio.Protocol):
         self.since = self.heard = self._loop.time()
         self.stuck: float | None = None
         self.closed: float | None = None
+        # The frame that waits for ``move``.
+        self._deferred = b""
 
     # -- asyncio's side ----------------------------------------------------------------------------------------------
 
@@ -295,6 +297,24 @@ class Connection(asyncio.Protocol):
     def trust(self) -> None:
         """Allow frames of the full size: AUTH was accepted."""
         self._frame.limit = self._shared.limits.frame
+
+    def defer(self, data: bytes) -> None:
+        """Handle a frame only after ``move``; nothing more is taken until then."""
+        self.hold()
+        self._deferred = data
+
+    def move(self, shared: Shared, events: Events) -> None:
+        """Continue with other events, as if it had just been made; the deferred frame comes first."""
+        deferred, self._deferred = self._deferred, b""
+        self._shared, self._events = shared, events
+        self._frame.limit = min(STRANGERS_FRAME, shared.limits.frame)
+        self.auth_id = b""
+        self.since = self._loop.time()
+        events.opened(self)
+        if deferred and self.closed is None:
+            self._rest[:0] = deferred
+            self._need = 0
+            self.release()
 
     # -- out ---------------------------------------------------------------------------------------------------------
 

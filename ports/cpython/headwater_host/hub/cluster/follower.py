@@ -6,9 +6,9 @@ import ssl
 from headwater.fmq import spec
 from headwater.fmq.frames import Frame
 from headwater.mqtt import spec5
-from headwater_host.hub import frames, leadership
+from headwater_host.hub import frames, leadership, requests
 from headwater_host.hub.access import Access
-from headwater_host.hub.broker import LINGER, TICK
+from headwater_host.hub.broker import LINGER, TICK, Broker
 from headwater_host.hub.clients import Client
 from headwater_host.hub.config import HubConfig
 from headwater_host.hub.connection import Connection, Shared, on_elect
@@ -50,7 +50,17 @@ class Follower:
             None,
             _Names(known),
         )
+        #: True while this hub is about to lead: logins wait for ``move``.
+        self.defers = False
         self._ticker = loop.call_later(TICK, self._tick)
+
+    def move(self, broker: Broker) -> None:
+        """Have a broker continue with all connections."""
+        self.defers = False
+        for connection in list(self.connections):
+            if connection.closed is None:
+                self.gone(connection)
+                connection.move(broker.shared, broker)
 
     def connect(self, context: ssl.SSLContext | None = None) -> Connection:
         """Return a new connection, with TLS if there is a ``context``."""
@@ -78,7 +88,9 @@ class Follower:
     def frame(self, connection: Connection, f: Frame, ident: bytes) -> None:
         """Handle a frame. Raises RefusedError."""
         kind = f.head >> 4
-        if kind == spec.AUTH:
+        if kind == spec.AUTH and self.defers:
+            connection.defer(requests.raw(f))
+        elif kind == spec.AUTH:
             connection.auth_id = ident
             self.shared.refused.add(1, "AUTH")
             leader = self.shared.leadership.leader

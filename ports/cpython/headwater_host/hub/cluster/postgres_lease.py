@@ -26,6 +26,7 @@ from psycopg.conninfo import conninfo_to_dict
 
 from headwater_host.fmq.address import Address
 from headwater_host.hub.cluster import election
+from headwater_host.hub.cluster.address import address_of, ip_address_of, split_address
 from headwater_host.hub.cluster.lease import RENEWALS, Lease, Row
 
 #: Of the session lock, whose second number is the epoch.
@@ -45,6 +46,8 @@ _READ = """SELECT epoch, beat, holder, length_ms, EXISTS (
         AND database = (SELECT oid FROM pg_database WHERE datname = current_database())
         AND classid = %s::oid AND objid = (leader.epoch & 2147483647)::oid)
     FROM leader"""
+#: The operator asks the leader of an epoch, the payload, to hand over.
+_CHANNEL = "headwater_hub_handover"
 _TRY_LOCK = "SELECT pg_try_advisory_lock(%s, %s)"
 _RENEW = "UPDATE leader SET beat = beat + 1 WHERE epoch = %s AND holder = %s"
 _TAKE = """UPDATE leader SET epoch = epoch + 1, turn = 0, beat = 0, holder = %s, length_ms = %s
@@ -68,17 +71,6 @@ def clock() -> float:
     return time.monotonic()
 
 
-def address_of(holder: str) -> str:
-    """Return the address in the name of a holder: ``HOST:PORT RUN``."""
-    return holder.partition(" ")[0]
-
-
-def split_address(text: str) -> tuple[str, int]:
-    """Split ``HOST:PORT`` or ``[HOST]:PORT``. Raises ValueError."""
-    host, _, port = text.rpartition(":")
-    return host.strip("[]"), int(port)
-
-
 class _UnclearError(Exception):
     """The server committed with a warning: not everywhere it should."""
 
@@ -90,7 +82,8 @@ class PostgresLease:
     - ``advertise``: the address that clients and other hubs reach this hub at, ``HOST:PORT``; ``own`` the same as IP.
     - ``length``: seconds that the lease lasts without a renewal.
     - ``standby``: True to lead only where PostgreSQL waits for a synchronous standby.
-    - ``changed``: called in the thread after each change of what is known.
+    - ``changed``: called in the thread after each change of what is known; ``asked``: when the operator asks the leader
+      to hand over (``ask_for_handover``).
 
     ``epoch``, ``row``, ``problem`` and ``holds`` may be read in any thread.
     """
@@ -104,13 +97,15 @@ class PostgresLease:
         *,
         standby: bool,
         changed: Callable[[], None] = lambda: None,
+        asked: Callable[[], None] = lambda: None,
     ):
         self._url = url
         self.advertise = advertise
         self._own = own
         self._standby = standby
         self._changed = changed
-        self._lease = Lease(f"{advertise} {secrets.token_hex(8)}", length)
+        self._asked = asked
+        self._lease = Lease(f"{advertise} {own[0]} {secrets.token_hex(8)}", length)
         #: Seconds that a statement may take.
         self._patience = max(length / RENEWALS, 0.25)
         #: True while this hub is ready to lead. ``stand`` sets it.
@@ -153,7 +148,7 @@ class PostgresLease:
         row = self._lease.row
         return address_of(row.holder) if row is not None and row.length > 0 else ""
 
-    def elect(self) -> "tuple[str, int] | None":
+    def elect(self) -> tuple[Address, int] | None:
         """Return the leader's address and version as far as this hub knows, None without a leader.
 
         Raises BlockingIOError while this hub itself may just have taken the lease over.
@@ -163,13 +158,15 @@ class PostgresLease:
         lease = self._lease
         row = lease.row
         if lease.epoch:
-            return self.advertise, election.version(lease.epoch, self.seq())
+            return self._own, election.version(lease.epoch, self.seq())
         if row is None or row.length <= 0 or row.holder == lease.holder:
             return None
-        return address_of(row.holder), election.version(row.epoch, self.seq())
+        return ip_address_of(row.holder), election.version(row.epoch, self.seq())
 
     def start(self) -> None:
-        """Start the thread. The hub has to listen at its address already."""
+        """Start the thread, unless it runs. The hub has to listen at its address already."""
+        if self._thread is not None:
+            return
         self._thread = threading.Thread(target=self._main, name="headwater-hub-lease", daemon=True)
         self._thread.start()
 
@@ -261,8 +258,8 @@ class PostgresLease:
         found = await (await self._ask(_READ, _LOCK)).fetchone()
         if found is None:
             raise psycopg.OperationalError("the table leader is empty")
-        *values, locked = found
-        row = Row(*values[:3], values[3] / 1000)
+        epoch, beat, holder, length_ms, locked = found
+        row = Row(epoch, beat, holder, length_ms / 1000)
         lease.see(row, asked, clock())
         if not self._stands:
             return
@@ -334,14 +331,20 @@ class PostgresLease:
         connection.prepare_threshold = None
         self._connection = connection
         await self._ask(_SETTINGS, ms=f"{round(self._patience * 1000)}ms")
+        connection.add_notify_handler(self._notified)
+        await self._ask(f"LISTEN {_CHANNEL}")
         if self._lease.epoch:
             await self._ask(_TRY_LOCK, _LOCK, self._lease.epoch & 0x7FFF_FFFF)
+
+    def _notified(self, notify: psycopg.Notify) -> None:
+        if notify.payload == str(self._lease.epoch):
+            self._asked()
 
     def _notice(self, notice: errors.Diagnostic) -> None:
         self._warned |= notice.severity_nonlocalized == "WARNING"
 
     async def _ask(self, statement: str, *values: object, **named: object) -> "psycopg.AsyncCursor[Any]":
-        """Execute a statement. Raises psycopg.Error, also when the server does not answer in time, and _UnclearError."""
+        """Execute a statement. Raises psycopg.Error, also for an answer that does not come in time; _UnclearError."""
         connection = self._connection
         if connection is None:
             raise psycopg.OperationalError("there is no connection")
@@ -401,3 +404,9 @@ def standby_problem(found: "tuple[str, str, int, int]") -> str:
 def _line(error: Exception) -> str:
     lines = str(error).strip().splitlines()
     return lines[0] if lines else type(error).__name__
+
+
+def ask_for_handover(url: str, epoch: int) -> None:
+    """Ask the hub that leads in an epoch to let another one lead. It does so soon, if it is reachable."""
+    with psycopg.connect(url, autocommit=True, connect_timeout=5) as db:
+        db.execute("SELECT pg_notify(%s, %s)", (_CHANNEL, str(epoch)))

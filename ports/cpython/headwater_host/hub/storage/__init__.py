@@ -7,11 +7,12 @@ in pyproject.toml orders them.
 from headwater_host.hub.storage.records import Change, Message
 from headwater_host.hub.storage.sessions import Session, Sessions, Subscription
 from headwater_host.hub.storage.statistics import backlog, statistics
-from headwater_host.hub.storage.store import Delivery, Store
+from headwater_host.hub.storage.store import POSTGRES, Delivery, Store
 from headwater_host.hub.storage.topic import DEAD, Limits
 
 __all__ = [
     "DEAD",
+    "POSTGRES",
     "Change",
     "Delivery",
     "Limits",

@@ -1,0 +1,322 @@
+"""A hub among several on one PostgreSQL database: it follows, leads, and changes between the two.
+
+As a follower the hub has everything in memory that the leader has written, up to the last moment, so it does not load
+anything when it begins to lead. It takes a lease over only while that holds.
+"""
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Callable
+from ipaddress import ip_address
+
+from headwater.mqtt import spec5
+from headwater_host.fmq.address import Address
+from headwater_host.hub import leadership
+from headwater_host.hub.broker import Broker
+from headwater_host.hub.cluster.follower import Follower
+from headwater_host.hub.cluster.postgres_lease import PostgresLease
+from headwater_host.hub.config import ClusterConfig, HubConfig
+from headwater_host.hub.errors import FencedError, RefusedError, StorageError
+from headwater_host.hub.leadership import Leadership
+from headwater_host.hub.metrics import Metrics
+from headwater_host.hub.observer import Observer
+from headwater_host.hub.storage import Store
+from headwater_host.hub.storage.contract import Engine
+from headwater_host.hub.storage.store import open_engine
+
+#: Seconds between looks at the lease and at the leader's changes.
+LOOK = 0.05
+#: Changes that a follower reads at once.
+_SOME = 1000
+#: Seconds until a storage that failed is opened again.
+_AGAIN = 0.5
+#: Seconds that a handover waits for answers to leave, and for another hub to lead.
+HANDOVER = 5.0
+
+_logger = logging.getLogger("headwater.hub")
+
+
+class Member(Leadership):
+    """This hub's part in the cluster. ``front`` is what its connections talk to. ``tell`` gets errors of the storage.
+
+    Everything happens in the event loop's thread; the lease has a thread of its own.
+    """
+
+    def __init__(
+        self,
+        config: HubConfig,
+        cluster: ClusterConfig,
+        own: Address,
+        observer: Observer | None,
+        tell: Callable[[Exception | None], object],
+    ):
+        self._config = config
+        self._standby = cluster.standby == "required"
+        self._own = own
+        self._observer = observer
+        self._tell = tell
+        self._engine: Engine | None = None
+        #: What the database holds; None until it is loaded.
+        self.store: Store | None = None
+        self.broker: Broker | None = None
+        #: The epoch that the broker serves.
+        self._epoch = 0
+        #: True once the storage says that another hub leads.
+        self._fenced = False
+        #: Why the storage cannot be followed, or "".
+        self._problem = ""
+        #: How often this hub began to lead.
+        self.takeovers = 0
+        self._changed = asyncio.Event()
+        loop = asyncio.get_running_loop()
+        self.lease = PostgresLease(
+            str(config.storage),
+            cluster.advertise,
+            own,
+            cluster.lease,
+            standby=self._standby,
+            changed=lambda: _soon(loop, self._changed.set),
+            asked=lambda: _soon(loop, self._asked),
+        )
+        self.lease.seq = lambda: self.store.seq if self.store is not None else 0
+        self._handing: asyncio.Task[None] | None = None
+        self.follower = self._follow()
+        self._governing: asyncio.Task[None] | None = None
+
+    # -- what others see -------------------------------------------------------------------------------------------
+
+    @property
+    def front(self) -> Broker | Follower:
+        """The part that serves connections now."""
+        return self.broker or self.follower
+
+    @property
+    def leader(self) -> str | None:
+        """The address of the hub that leads, "" if none is known; None if this hub leads."""
+        if self.broker is not None and self.leads():
+            return None
+        found = self.lease.leader()
+        return "" if found == self.lease.advertise else found
+
+    def leads(self) -> bool:
+        """Return whether the lease of the broker's epoch is trusted now."""
+        return self.lease.holds(self._epoch)
+
+    def elect(self, candidate: Address, announced: bool) -> tuple[Address, int] | None:
+        """Answer ELECT from the lease. Raises RefusedError."""
+        if announced:
+            self.lease.poke()
+        try:
+            known = self.lease.elect()
+        except BlockingIOError:
+            raise RefusedError(spec5.SERVER_BUSY, "this hub is taking the lease over; ask again") from None
+        if known is None or (ip_address(known[0][0]), known[0][1]) == (
+            ip_address(candidate[0]),
+            candidate[1],
+        ):
+            return None
+        return known
+
+    def health(self) -> str:
+        """Return what is wrong, or ""."""
+        if self.broker is not None:
+            return self.broker.durable.failure()
+        return self._problem or self.lease.problem
+
+    def measure(self, metrics: Metrics) -> None:
+        """Add the metrics of leadership."""
+        metrics.gauge("leads", "1 if this hub leads, otherwise 0.").call(lambda: float(self.leads()))
+        metrics.gauge("epoch", "The epoch of leadership that this hub knows.").call(
+            lambda: float(self.lease.row.epoch) if self.lease.row is not None else 0.0
+        )
+        metrics.gauge("position", "The last change that this hub has.").call(lambda: float(self.lease.seq()))
+        metrics.counter("takeovers_total", "How often this hub began to lead.").call(
+            lambda: float(self.takeovers)
+        )
+
+    def _follow(self) -> Follower:
+        follower = Follower(self._config, self)
+        self.measure(follower.metrics)
+        return follower
+
+    # -- changes of the role ---------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Take part in the election. The hub has to listen already."""
+        self._governing = asyncio.ensure_future(self._govern())
+
+    async def _govern(self) -> None:
+        while True:
+            with contextlib.suppress(asyncio.TimeoutError):
+                await asyncio.wait_for(self._changed.wait(), LOOK)
+            self._changed.clear()
+            try:
+                await self._look()
+            except StorageError as error:
+                await self._failed(error)
+            except Exception:
+                _logger.exception("the hub's role could not be changed")
+                await self._failed(StorageError("an error in the hub, which is logged"))
+
+    async def _look(self) -> None:
+        """Do what the lease and the storage ask for."""
+        if self._handing is not None:
+            return
+        if self.broker is not None:
+            if self._fenced or not self.leads():
+                await self._step_down()
+        elif self.store is None:
+            await self._load()
+        elif self.lease.epoch:
+            await self._lead(self.store, self.lease.epoch)
+        else:
+            self._mirror(self.store, 1)
+
+    async def _load(self) -> None:
+        """Read the whole storage, in a thread."""
+
+        def load() -> tuple[Engine, Store]:
+            engine = open_engine(self._config.storage, standby=self._standby)
+            try:
+                return engine, Store(engine, self._config.limits)
+            except BaseException:
+                engine.close()
+                raise
+
+        self._engine, self.store = _, store = await asyncio.to_thread(load)
+        self._problem = ""
+        self._mirror(store, 1)
+        # The tables exist now.
+        self.lease.start()
+        self.lease.stand(True)
+
+    def _mirror(self, store: Store, rounds: int) -> bool:
+        """Apply what the leader has written since; return whether that is all."""
+        for _ in range(rounds):
+            some = store.turns_after(store.seq, _SOME)
+            if not some.changes:
+                return True
+            store.mirror(some.changes)
+        return False
+
+    async def _lead(self, store: Store, epoch: int) -> None:
+        """Continue where the former leader ended, which cannot write any more."""
+        self.follower.defers = True
+        while not self._mirror(store, 10):
+            await asyncio.sleep(0)
+        await asyncio.to_thread(store.lead, epoch)
+        if not self.lease.holds(epoch):
+            raise StorageError("the lease ended before this hub was ready to lead")
+        self._fenced = False
+        store.tell(self._on_storage)
+        broker = Broker(store, self._config, self._observer, self)
+        self.measure(broker.metrics)
+        self._epoch, self.broker = epoch, broker
+        self.takeovers += 1
+        _logger.info("leading in epoch %d, from change %d on", epoch, store.seq)
+        self.follower.move(broker)
+
+    def _on_storage(self, error: Exception | None) -> None:
+        self._tell(error)
+        if isinstance(error, FencedError):
+            self._fenced = True
+            self._changed.set()
+
+    async def _step_down(self) -> None:
+        """Close every connection with the next leader's address, if it is known, and follow."""
+        broker, epoch = self.broker, self._epoch
+        assert broker is not None
+        _logger.warning("this hub leads no longer; epoch %d is over", epoch)
+        self.broker, self._epoch = None, 0
+        self.lease.stand(False)
+        self.lease.release(epoch)
+        broker.stop(*leadership.refusal(self.leader or ""))
+        await self._drop_store()
+        for connection in list(broker.connections):
+            # It was closed; a client that does not read is not waited for.
+            asyncio.get_running_loop().call_later(1.0, connection.abort)
+
+    async def _drop_store(self) -> None:
+        engine, store = self._engine, self.store
+        self._engine = self.store = None
+        if engine is not None:
+            engine.abort()
+        if store is not None:
+            with contextlib.suppress(StorageError):
+                await store.close()
+
+    async def _failed(self, error: StorageError) -> None:
+        """The storage cannot be used: do not lead, and open it again later."""
+        if str(error) != self._problem:
+            _logger.error("the hub's storage: %s; trying again", error)
+        self._problem = str(error)
+        self.lease.stand(False)
+        if self.lease.epoch:
+            self.lease.release(self.lease.epoch)
+        if self.broker is not None:
+            await self._step_down()
+        else:
+            await self._drop_store()
+        if self.follower.defers:
+            self.follower.stop()
+            self.follower = self._follow()
+        await asyncio.sleep(_AGAIN)
+
+    # -- the handover ----------------------------------------------------------------------------------------------
+
+    def _asked(self) -> None:
+        """Hand leadership over, because the operator has asked for it."""
+        if self.broker is not None and self._handing is None:
+            self._handing = asyncio.ensure_future(self._hand_over(self.broker))
+
+    async def _hand_over(self, broker: Broker) -> None:
+        """Answer what has come, let another hub lead, and send the clients there.
+
+        Nothing is read from clients meanwhile, so no message is refused; what they have sent they send there.
+        """
+        epoch = self._epoch
+        _logger.info("handing leadership over")
+        try:
+            self.follower.defers = True
+            self.broker = None
+            broker.pause(True)
+            done = asyncio.Event()
+            broker.durable.after(done.set)
+            with contextlib.suppress(asyncio.TimeoutError):
+                await asyncio.wait_for(done.wait(), HANDOVER)
+            for _ in range(3):
+                # Answers leave at the end of a turn.
+                await asyncio.sleep(0)
+            self.lease.stand(False)
+            self.lease.release(epoch)
+            end = asyncio.get_running_loop().time() + HANDOVER
+            while not self.leader and asyncio.get_running_loop().time() < end:
+                await asyncio.sleep(0.01)
+            if not self.leader:
+                _logger.warning("no other hub leads; this one tries again")
+        finally:
+            self.broker, self._handing = broker, None
+            await self._step_down()
+            waiting, self.follower = self.follower, self._follow()
+            for connection in list(waiting.connections):
+                waiting.gone(connection)
+                connection.move(self.follower.shared, self.follower)
+            waiting.stop()
+            self._changed.set()
+
+    async def stop(self) -> None:
+        """Leave the cluster. Raises StorageError when not everything could be stored."""
+        if self._handing is not None:
+            await asyncio.wait({self._handing})
+        if self._governing is not None:
+            self._governing.cancel()
+            await asyncio.gather(self._governing, return_exceptions=True)
+        await asyncio.to_thread(self.lease.stop)
+        self.follower.stop()
+        await self._drop_store()
+
+
+def _soon(loop: asyncio.AbstractEventLoop, action: Callable[[], object]) -> None:
+    with contextlib.suppress(RuntimeError):  # the loop has ended
+        loop.call_soon_threadsafe(action)

@@ -1,0 +1,94 @@
+"""Hubs on one PostgreSQL: following, leading, stepping down, handing over."""
+
+import asyncio
+
+import psycopg
+import pytest
+
+from headwater.mqtt import spec5
+from headwater_host.client.fmq import SessionOptions
+from headwater_host.hub.cluster import election
+from headwater_host.hub.cluster.postgres_lease import ask_for_handover
+from tests.cluster.hubs import SECONDS, client_of, hubs, leader_of, leading, stored
+from tests.host.hub_client import Peer
+from tests.waiting import until
+
+pytestmark = pytest.mark.needs_postgresql
+
+
+async def test_one_hub_leads_and_the_others_send_clients_to_it(database: str) -> None:
+    async with hubs(database, 3) as started:
+        leader = await leader_of(started)
+        for hub in started:
+            peer = await Peer.open(hub)
+            answer = await peer.auth("c")
+            if hub is leader:
+                assert answer.code == 0
+            else:
+                assert answer.values == [spec5.SERVER_MOVED, leader.config.cluster.advertise]
+            found = await election.elect(hub.addresses[0], ("127.0.0.1", 1), 0, timeout=SECONDS)
+            assert found.leader is not None
+            assert found.leader[0] == leader.addresses[0]
+            assert found.leader[1] >> 48 == leader.member.lease.epoch
+            # The leader itself is agreed with.
+            found = await election.elect(hub.addresses[0], leader.addresses[0], 0, timeout=SECONDS)
+            assert found.agrees
+            assert hub.health() == ""
+            await peer.close()
+
+
+async def test_a_handover_moves_clients_without_a_refused_message(database: str) -> None:
+    async with hubs(database, 2) as started, client_of(started, "p") as client:
+        leader = await leader_of(started)
+        got: list[bytes] = []
+        async with client_of(started, "s", session=SessionOptions(clean_start=False)) as reader:
+            jobs = await reader.subscribe("t", group="g")
+            await reader.consume(jobs, need_ack=True, window=8)
+
+            async def read() -> None:
+                async for message in reader.messages:
+                    got.append(message.payload)
+                    await message.ack()
+
+            reading = asyncio.ensure_future(read())
+            done = asyncio.Event()
+            count = 0
+
+            async def publish() -> None:
+                nonlocal count
+                while not done.is_set():
+                    # A refusal would raise here.
+                    await client.publish("t", b"%d" % count, 1)
+                    count += 1
+
+            publishing = asyncio.ensure_future(publish())
+            for _ in range(3):
+                before = count
+                await until(lambda before=before: count > before + 20, seconds=SECONDS)
+                await asyncio.to_thread(ask_for_handover, database, leader.member.lease.epoch)
+                await until(
+                    lambda old=leader: leading(started) and leading(started) != [old], seconds=SECONDS
+                )
+                leader = await leader_of(started)
+            before = count
+            await until(lambda: count > before + 20, seconds=SECONDS)
+            done.set()
+            await publishing
+            await until(lambda: len(set(got)) == count, seconds=SECONDS)
+            firsts = list(dict.fromkeys(got))
+            assert firsts == [b"%d" % n for n in range(count)]
+            reading.cancel()
+
+
+async def test_a_fenced_write_ends_leadership(database: str) -> None:
+    async with hubs(database, 2) as started, client_of(started, "p") as client:
+        await leader_of(started)
+        await client.publish("t", b"1", 1)
+        with psycopg.connect(database, autocommit=True) as db:
+            # Another hub takes over while this one still trusts its lease.
+            db.execute("UPDATE leader SET epoch = epoch + 1, turn = 0, holder = '', length_ms = 0")
+        await client.publish("t", b"2", 1)
+        await until(lambda: leading(started), seconds=SECONDS)
+        assert sum(hub.member.takeovers for hub in started) >= 2
+        await client.publish("t", b"3", 1)
+        assert stored(await leader_of(started), "t") == [b"1", b"2", b"3"]
