@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 from headwater_host.client.fmq import Client, ConnectionOptions, Reconnect
+from headwater_host.hub.cluster.member import Member
 from headwater_host.hub.config import ClusterConfig, HubConfig, Listener
 from headwater_host.hub.service import Hub
 from tests.waiting import until
@@ -46,11 +47,11 @@ async def leader_of(started: list[Hub]) -> Hub:
     """The one that leads, once the others know it."""
     await until(lambda: len(leading(started)) == 1, seconds=SECONDS)
     (leader,) = leading(started)
-    assert leader.config.cluster is not None
-    where = leader.config.cluster.advertise
+    where = member_of(leader).lease.advertise
     others = [hub for hub in started if hub is not leader]
     await until(
-        lambda: all(hub.member and hub.member.leader == where and hub.member.store for hub in others), SECONDS
+        lambda: all(member_of(hub).leader == where and member_of(hub).store for hub in others),
+        seconds=SECONDS,
     )
     return leader
 
@@ -66,6 +67,12 @@ def client_of(started: list[Hub], name: str, **more: Any) -> Client:
         connection=ConnectionOptions(more_servers=others),
         **more,
     )
+
+
+def member_of(hub: Hub) -> Member:
+    """The hub's part in the cluster."""
+    assert hub.member is not None
+    return hub.member
 
 
 def stored(hub: Hub, topic: str) -> list[bytes]:

@@ -1,6 +1,8 @@
 """Hubs on one PostgreSQL: following, leading, stepping down, handing over."""
 
 import asyncio
+from collections.abc import Callable
+from functools import partial
 
 import psycopg
 import pytest
@@ -9,7 +11,8 @@ from headwater.mqtt import spec5
 from headwater_host.client.fmq import SessionOptions
 from headwater_host.hub.cluster import election
 from headwater_host.hub.cluster.postgres_lease import ask_for_handover
-from tests.cluster.hubs import SECONDS, client_of, hubs, leader_of, leading, stored
+from headwater_host.hub.service import Hub
+from tests.cluster.hubs import SECONDS, client_of, hubs, leader_of, leading, member_of, stored
 from tests.host.hub_client import Peer
 from tests.waiting import until
 
@@ -25,16 +28,24 @@ async def test_one_hub_leads_and_the_others_send_clients_to_it(database: str) ->
             if hub is leader:
                 assert answer.code == 0
             else:
-                assert answer.values == [spec5.SERVER_MOVED, leader.config.cluster.advertise]
+                assert answer.values == [spec5.SERVER_MOVED, member_of(leader).lease.advertise]
             found = await election.elect(hub.addresses[0], ("127.0.0.1", 1), 0, timeout=SECONDS)
             assert found.leader is not None
             assert found.leader[0] == leader.addresses[0]
-            assert found.leader[1] >> 48 == leader.member.lease.epoch
+            assert found.leader[1] >> 48 == member_of(leader).lease.epoch
             # The leader itself is agreed with.
             found = await election.elect(hub.addresses[0], leader.addresses[0], 0, timeout=SECONDS)
             assert found.agrees
             assert hub.health() == ""
             await peer.close()
+
+
+def more_than(count: Callable[[], int], n: int) -> bool:
+    return count() > n
+
+
+def another_leads(started: list[Hub], old: Hub) -> bool:
+    return leading(started) not in ([], [old])
 
 
 async def test_a_handover_moves_clients_without_a_refused_message(database: str) -> None:
@@ -64,11 +75,9 @@ async def test_a_handover_moves_clients_without_a_refused_message(database: str)
             publishing = asyncio.ensure_future(publish())
             for _ in range(3):
                 before = count
-                await until(lambda before=before: count > before + 20, seconds=SECONDS)
-                await asyncio.to_thread(ask_for_handover, database, leader.member.lease.epoch)
-                await until(
-                    lambda old=leader: leading(started) and leading(started) != [old], seconds=SECONDS
-                )
+                await until(partial(more_than, lambda: count, before + 20), seconds=SECONDS)
+                await asyncio.to_thread(ask_for_handover, database, member_of(leader).lease.epoch)
+                await until(partial(another_leads, started, leader), seconds=SECONDS)
                 leader = await leader_of(started)
             before = count
             await until(lambda: count > before + 20, seconds=SECONDS)
@@ -89,6 +98,6 @@ async def test_a_fenced_write_ends_leadership(database: str) -> None:
             db.execute("UPDATE leader SET epoch = epoch + 1, turn = 0, holder = '', length_ms = 0")
         await client.publish("t", b"2", 1)
         await until(lambda: leading(started), seconds=SECONDS)
-        assert sum(hub.member.takeovers for hub in started) >= 2
+        assert sum(member_of(hub).takeovers for hub in started) >= 2
         await client.publish("t", b"3", 1)
         assert stored(await leader_of(started), "t") == [b"1", b"2", b"3"]

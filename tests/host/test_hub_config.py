@@ -99,7 +99,7 @@ def test_without_anything(tmp_path: Path) -> None:
     [
         ("auto_register", "auto", 1, "there is no key 'auto'; there are auto_register, storage, limits, clients,"),
         ("auto_register = false", "auto_register = 0", 1, "'auto_register' is true or false, not 0"),
-        ('path = "/var/lib/hub.db"', "path = 5", 3, "'path' in [storage] is a file, not 5"),
+        ('path = "/var/lib/hub.db"', "path = 5", 3, "'path' in [storage] is a file, or a URL of PostgreSQL, not 5"),
         ('"256 MiB"', '"256 MB"', 5, "'topic_bytes' in [limits] is a number of bytes, or text such as \"64 MiB\""),
         ('"256 MiB"', "0", 5, "'topic_bytes' in [limits] is a number of bytes"),
         ("bytes = 1000", "bytes = true", 6, "'bytes' in [limits] is a number of bytes"),

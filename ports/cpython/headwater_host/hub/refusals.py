@@ -49,6 +49,9 @@ NOT_AUTHORIZED
   access | any but AUTH; a will | the rules deny it
 SERVER_UNAVAILABLE
   leadership | AUTH* | this hub does not lead, and knows no hub that does
+SERVER_BUSY
+  storage.sessions | AUTH* | a slave has no process numbers left
+  cluster.member | ELECT | this hub is taking the lease over
 SERVER_SHUTTING_DOWN
   broker | AUTH* | the hub stops
 KEEP_ALIVE_TIMEOUT

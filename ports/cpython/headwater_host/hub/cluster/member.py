@@ -66,7 +66,7 @@ class Member(Leadership):
         self._fenced = False
         #: Why the storage cannot be followed, or "".
         self._problem = ""
-        #: How often this hub began to lead.
+        #: Times that this hub began to lead.
         self.takeovers = 0
         self._changed = asyncio.Event()
         loop = asyncio.get_running_loop()
@@ -131,7 +131,7 @@ class Member(Leadership):
             lambda: float(self.lease.row.epoch) if self.lease.row is not None else 0.0
         )
         metrics.gauge("position", "The last change that this hub has.").call(lambda: float(self.lease.seq()))
-        metrics.counter("takeovers_total", "How often this hub began to lead.").call(
+        metrics.counter("takeovers_total", "Times that this hub began to lead.").call(
             lambda: float(self.takeovers)
         )
 

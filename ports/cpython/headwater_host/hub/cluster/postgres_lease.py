@@ -112,7 +112,7 @@ class PostgresLease:
         self._stands = False
         #: The epoch whose lease is to be released.
         self._leaving = 0
-        #: True while a takeover is under way, whose reply may have come.
+        #: True during a takeover, whose reply may have come.
         self._taking = False
         #: Why this hub cannot lead, or cannot reach the database; "" if it can.
         self.problem = ""
@@ -290,7 +290,7 @@ class PostgresLease:
                 self._say(problem)
                 return
         await self._ask(_TERMINATE, round(self._patience * 1000), f"headwater hub % epoch {row.epoch} writer")
-        # The lock comes first: nobody finds it free once the takeover is committed.
+        # The lock comes first: no hub finds it free once the takeover is committed.
         await self._ask(_TRY_LOCK, _LOCK, row.epoch + 1 & 0x7FFF_FFFF)
         self._taking = True
         try:
