@@ -5,6 +5,7 @@
     {"name": "b1", "host": "127.0.0.1", "port": 1883, "period_ms": 20, "seconds": 20}
     {"name": "b3", "serial": 0, "baud": 460800, "period_ms": 20, "seconds": 20}
     {"name": "b4", "host": "127.0.0.1", "port": 7760, "protocol": "fmq", "period_ms": 20, "seconds": 20}
+    {"name": "b5", "servers": [["127.0.0.1", 7760], ["127.0.0.1", 7762]], "protocol": "fmq", ...}
 
 Each message is a JSON object, or an FMQ Map, with the board's identity (`board`, `boot`, `seq`), the time in
 microseconds since 1970 (`t`) and the values. `boot` counts the starts of this board in `boot.txt`. `sent.jsonl`
@@ -61,7 +62,8 @@ def dialer(settings: "dict[str, Any]") -> "Dialer":
         return Serial(settings["serial"], settings.get("baud", 115200))
     from headwater_board.tcp import Tcp
 
-    return Tcp(settings["host"], settings["port"])
+    host, port = settings["servers"][0] if "servers" in settings else (settings["host"], settings["port"])
+    return Tcp(host, port)
 
 
 def make_client(settings: "dict[str, Any]") -> "Client | FmqClient":
@@ -114,12 +116,18 @@ class Telemetry:
     """Publish samples and record what was published and acknowledged."""
 
     def __init__(
-        self, client: "Client | FmqClient", pack: "Callable[[dict[str, Any]], Bytes]", name: str, boot: int
+        self,
+        client: "Client | FmqClient",
+        pack: "Callable[[dict[str, Any]], Bytes]",
+        name: str,
+        boot: int,
+        servers: "list[list[Any]]",
     ):
         self.client = client
         self.pack = pack
         self.name = name
         self.boot = boot
+        self.servers = servers
         self.topic = b"headwater/" + name.encode() + b"/telemetry"
         self.seq = 0
         self.waiting: dict[int, tuple[int, int]] = {}
@@ -192,12 +200,16 @@ class Telemetry:
                 self.reconnect()
 
     def reconnect(self) -> None:
-        """Try to connect once, and pause after a failure."""
+        """Try to connect once. After a failure, pause and choose the next server."""
         try:
             kept = self.client.connect()
             print(self.name, "boot", self.boot, "connected; the session was", "kept" if kept else "new")
         except (OSError, HeadwaterError) as error:
             print(self.name, "boot", self.boot, "not connected:", error)
+            if self.servers:
+                self.servers.append(self.servers.pop(0))
+                dialer: Any = self.client.dialer
+                dialer.aim(*self.servers[0])
             time.sleep_ms(PAUSE_MS)
 
 
@@ -206,7 +218,7 @@ def main() -> None:
     settings = read_settings()
     name = settings["name"]
     pack = map_maker() if settings.get("protocol") == "fmq" else as_json
-    board = Telemetry(make_client(settings), pack, name, next_boot())
+    board = Telemetry(make_client(settings), pack, name, next_boot(), settings.get("servers", []))
     print(name, "boot", board.boot, "starts")
     board.run(settings["seconds"], settings["period_ms"])
     if settings.get("send_record"):

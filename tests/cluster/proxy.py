@@ -14,9 +14,9 @@ A `Network` runs proxies in a thread of its own, so that they work beside an eve
 import asyncio
 import contextlib
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from types import TracebackType
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from tools.broker import HOST
 
@@ -89,6 +89,7 @@ class Proxy:
         #: Connections so far.
         self.count = 0
         self._connections: set[asyncio.StreamWriter] = set()
+        self._server: asyncio.Server | None = None
 
     @property
     def address(self) -> tuple[str, int]:
@@ -103,6 +104,25 @@ class Proxy:
         """Reset all connections, and new ones until `heal`."""
         self.refuses = True
         self.cut()
+
+    def listen(self) -> None:
+        """Accept connections, after `deafen` on the same port."""
+        self._network.wait(self._listen())
+
+    def deafen(self) -> None:
+        """Stop listening, so that connections are refused, as where no process listens. Existing ones are reset."""
+        self._network.wait(self._deafen())
+
+    async def _listen(self) -> None:
+        if self._server is None:
+            self._server = await asyncio.start_server(self.serve, HOST, self.port)
+            self.port = self._server.sockets[0].getsockname()[1]
+
+    async def _deafen(self) -> None:
+        server, self._server = self._server, None
+        if server is not None:
+            server.close()
+        self._cut()
 
     def isolate(self) -> None:
         """Hold both directions, as when a cable is pulled: nothing ends, and nothing arrives."""
@@ -135,7 +155,7 @@ class Proxy:
                 asyncio.create_task(_pump(far, writer, self.down)),
             ]
             await asyncio.wait(pumps)
-        except OSError:
+        except (OSError, asyncio.CancelledError):
             pass
         finally:
             for pump in pumps:
@@ -166,7 +186,6 @@ class Network:
         self._thread = threading.Thread(target=self._loop.run_forever, name="proxies", daemon=True)
         self._thread.start()
         self.proxies: list[Proxy] = []
-        self._servers: list[asyncio.Server] = []
 
     def call(self, function: Callable[[], _T]) -> _T:
         """Call a function in the proxies' thread, and wait for its result."""
@@ -176,33 +195,31 @@ class Network:
         async def run() -> _T:
             return function()
 
-        return asyncio.run_coroutine_threadsafe(run(), self._loop).result()
+        return self.wait(run())
 
     def proxy(self, target: tuple[str, int]) -> Proxy:
         """Return a proxy that accepts connections to `target` on a free port."""
         made = Proxy(self, target)
-
-        async def listen() -> asyncio.Server:
-            return await asyncio.start_server(made.serve, HOST, 0)
-
-        server = asyncio.run_coroutine_threadsafe(listen(), self._loop).result()
-        made.port = server.sockets[0].getsockname()[1]
-        self._servers.append(server)
+        made.listen()
         self.proxies.append(made)
         return made
+
+    def wait(self, result: "Coroutine[Any, Any, _T]") -> _T:
+        """Run a coroutine in the proxies' thread, and return its result."""
+        return asyncio.run_coroutine_threadsafe(result, self._loop).result()
 
     def close(self) -> None:
         """End all proxies and their connections."""
 
         async def end() -> None:
-            for server in self._servers:
-                server.close()
+            for proxy in self.proxies:
+                await proxy._deafen()
             others = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
             for task in others:
                 task.cancel()
             await asyncio.gather(*others, return_exceptions=True)
 
-        asyncio.run_coroutine_threadsafe(end(), self._loop).result()
+        self.wait(end())
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
         self._loop.close()

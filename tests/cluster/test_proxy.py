@@ -126,6 +126,18 @@ def test_cut_resets_and_refuse_goes_on_with_it(proxy: Proxy, echo: Echo) -> None
         assert client.recv(1) == b"b"
 
 
+def test_a_deaf_proxy_refuses_connections(proxy: Proxy, echo: Echo) -> None:
+    with dial(proxy) as client:
+        proxy.deafen()
+        assert is_reset(client)
+    with pytest.raises(ConnectionRefusedError):
+        dial(proxy)
+    proxy.listen()
+    with dial(proxy) as client:
+        client.sendall(b"a")
+        assert client.recv(1) == b"a"
+
+
 def test_a_reply_is_lost_at_a_given_request(proxy: Proxy, echo: Echo) -> None:
     with dial(proxy) as client:
         proxy.up.when(b"COMMIT", proxy.down.swallow)

@@ -7,15 +7,17 @@ database server through a proxy of its own, and so does the standby its primary.
 import asyncio
 import signal
 import statistics
+import sys
 import time
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 from headwater.fmq import spec
+from tests.cluster import launch
+from tests.cluster.launch import step
 from tests.cluster.proxy import Network, Proxy
-from tests.host.command import HEADWATER, Running
+from tests.host.command import Running
 from tests.host.history_actors import CONFIG, CutPeer, World
 from tests.host.hub_client import Got
 from tools.broker import free_port
@@ -62,6 +64,9 @@ class Unit:
         self.port = free_port()
         self.proxy: Proxy = cluster.network.proxy(("127.0.0.1", self.port))
         self.to_database = [cluster.network.proxy(("127.0.0.1", one.port)) for one in cluster.servers]
+        #: The file with its clock's offset.
+        self.clock = self.directory / "clock"
+        step(self.clock, 0)
         self.running: Running | None = None
         self.paused = False
 
@@ -78,11 +83,11 @@ class Unit:
     async def start(self) -> None:
         """Start it and wait until it listens."""
         cluster = self._cluster
+        self.proxy.listen()
         (self.directory / "hub.toml").write_text(cluster.settings(self))
         arguments = ["hub", "--config", "hub.toml", "--port", str(self.port)]
-        self.running = Running(
-            arguments, self.directory, cluster.command, cwd=self.directory, **cluster.options(self)
-        )
+        command = [sys.executable, launch.__file__, str(self.clock), *cluster.mutant]
+        self.running = Running(arguments, self.directory, command, cwd=self.directory)
         await asyncio.to_thread(self.running.wait_for, "listening on")
 
     async def kill(self) -> None:
@@ -90,6 +95,8 @@ class Unit:
         if self.running is not None and self.alive:
             self.running.process.kill()
             await asyncio.to_thread(self.running.wait)
+            # As without the proxy, nothing listens at its address.
+            self.proxy.deafen()
             assert "Traceback" not in self.running.errors, self.running.errors
 
     def pause(self) -> None:
@@ -124,21 +131,19 @@ class Cluster(World):
         network: Network,
         servers: Sequence[PostgreSql],
         seed: int,
-        messages: int,
-        command: Sequence[str] = HEADWATER,
+        mutant: str = "",
         hubs: int = 3,
     ):
-        super().__init__(directory, seed, messages, command)
+        super().__init__(directory, seed, sys.maxsize)
         self.directory = directory
         self.network = network
-        self.command = command
+        self.mutant = ["--mutant", mutant] if mutant else []
         #: The primary first, then its standby, if there is one.
         self.servers = list(servers)
         #: How each server reaches the other.
         self.replication = {one.port: network.proxy(("127.0.0.1", one.port)) for one in servers}
         self.units = [Unit(self, number) for number in range(hubs)]
         self.gaps: dict[str, list[float]] = defaultdict(list)
-        self.faults: dict[str, int] = defaultdict(int)
         self._try = 0
         self._leader = -1
         self._since: tuple[str, float] | None = None
@@ -146,15 +151,11 @@ class Cluster(World):
 
     def settings(self, unit: Unit) -> str:
         """A hub's configuration."""
-        return (
-            f'{CONFIG}[storage]\npath = "{unit.url}"\n'
-            f'[cluster]\nadvertise = "127.0.0.1:{unit.proxy.port}"\nlease = {LEASE}\n'
-            f'standby = "{"required" if len(self.servers) > 1 else "none"}"\n'
-        )
-
-    def options(self, unit: Unit) -> dict[str, Any]:
-        """How a hub's process is started."""
-        return {}
+        text = f'{CONFIG}[storage]\npath = "{unit.url}"\n'
+        if len(self.units) > 1:
+            standby = "required" if len(self.servers) > 1 else "none"
+            text += f'[cluster]\nadvertise = "127.0.0.1:{unit.proxy.port}"\nlease = {LEASE}\nstandby = "{standby}"\n'
+        return text
 
     # -- clients -----------------------------------------------------------------------------------------------------
 
@@ -191,19 +192,31 @@ class Cluster(World):
     # -- faults ------------------------------------------------------------------------------------------------------
 
     @property
+    def primary(self) -> PostgreSql:
+        """The database server that is written to."""
+        return self.servers[0]
+
+    async def epoch(self) -> int:
+        """The epoch of the database's leader."""
+        return int(await asyncio.to_thread(self.primary.sql, "SELECT epoch FROM leader"))
+
+    @property
     def leader(self) -> Unit:
         """The hub that accepted a client last."""
         return self.units[max(self._leader, 0)]
 
     def begin_fault(self, name: str) -> None:
         """Count a fault, and measure the time until a message is acknowledged on a new connection."""
-        self.faults[name] += 1
         self._forget()
         self._since = name, time.monotonic()
-        self.see("killed")
+
+    async def progress(self) -> None:
+        """Wait until messages are acknowledged after a fault that need not take the leader away."""
+        self._since = None
+        await self.recovered()
 
     async def recovered(self) -> None:
-        """Wait until messages are acknowledged again."""
+        """Wait until messages are acknowledged again, on a new connection if the fault is measured."""
         wanted = self.checker.count["acked"] + RECOVERED
         deadline = time.monotonic() + PATIENCE
         while self.checker.count["acked"] < wanted or self._since is not None:

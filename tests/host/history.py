@@ -18,6 +18,7 @@ made, k                         a responder gets it
 answered, k, of                 the caller gets the result of call ``of``
 cut, sent, received             a publisher's connection begins, to be cut when so many bytes were sent, or received
 killed                          the hub was killed
+fault, name                     a fault of several hubs begins
 end, who, ...                   all that these get has come
 ==============================  ================================================================================
 
@@ -178,6 +179,9 @@ class Checker:
 
     def _on_killed(self) -> None:
         pass
+
+    def _on_fault(self, name: str) -> None:
+        self.count[f"fault: {name}"] += 1
 
     def _on_end(self, *those: str) -> None:
         for who in those:

@@ -32,7 +32,7 @@ MUCH = 1_000_000
 _NO_RESULT = (0x10, 0x83, 0x97)
 CONFIG = f"[limits]\ntries = 1000000\n[clients]\nredelivery = 3600\nwindow = {MUCH}\nrpc = 5\n"
 #: Events in which nobody does anything.
-_INFERRED = {"done", "cut", "killed", "end"}
+_INFERRED = {"done", "cut", "killed", "fault", "end"}
 
 
 class CutPeer(Peer):
@@ -78,7 +78,7 @@ class World:
         self._command = command
         self.chance = random.Random(seed)
         self.seed = seed
-        #: Messages of each publisher, and whether all of them are published.
+        #: Messages of each publisher, which may be lowered; and whether all of them are published.
         self.messages = messages
         self.published = False
         #: How often the hub was started again, and what has happened so far.
@@ -189,8 +189,8 @@ class Publisher:
     def __init__(self, world: World, number: int):
         self._world = world
         self._number = number
-        chance = self._chance = random.Random(f"{world.seed}.{number}")
-        self._qos = [chance.choice((1, 2)) for _ in range(world.messages)]
+        self._chance = random.Random(f"{world.seed}.{number}")
+        self._qos: dict[int, int] = {}
         self._idents: dict[int, bytes] = {}
         self._numbers: dict[bytes, int] = {}
         #: By message, what has to be sent: itself, or PUBREL.
@@ -221,7 +221,7 @@ class Publisher:
 
     def _give_up(self) -> None:
         for n, kind in list(self._unanswered.items()):
-            if kind == spec.PUBLISH and self._chance.random() < 0.1:
+            if kind == spec.PUBLISH and self._chance.random() < 0.01:
                 del self._unanswered[n]
 
     async def _talk(self, peer: Peer, life: int) -> None:
@@ -249,7 +249,8 @@ class Publisher:
             peer.send(spec.PUBREL, ident=ident)
         else:
             self._world.see("sent", self._number, n)
-            peer.publish("t", b"%d %d" % (self._number, n), self._qos[n], ident=ident, dup=again)
+            qos = self._qos.setdefault(n, self._chance.choice((1, 2)))
+            peer.publish("t", b"%d %d" % (self._number, n), qos, ident=ident, dup=again)
 
     def _take(self, peer: Peer, got: Got, life: int) -> None:
         assert got.code == 0, got

@@ -5,27 +5,26 @@ hub. TCP links are cut, boards lose power, and the serial line is disturbed. Fin
 its own record in segments of 512 bytes. Spark turns the gateway's capture log into tables, and the demo looks for
 every acknowledged message and every file in them.
 
+With `--cluster`, boards publish to three hubs on one PostgreSQL while the leader is killed: `tools/demo/cluster.py`.
+
 The exit status is 0 if no acknowledged message is lost or duplicated, 1 otherwise, and 2 if the demo itself failed.
 """
 
 from __future__ import annotations
 
 import argparse
-import re
 import shutil
-import signal
 import subprocess
 import sys
-import threading
 import time
 from contextlib import ExitStack
 from pathlib import Path
-from types import TracebackType
 
 from tools.broker import BrokerError, start_broker
-from tools.demo import result
+from tools.demo import cluster, result
 from tools.demo.boards import HEAP, DemoBoard
 from tools.demo.cable import Cable
+from tools.demo.process import DemoError, Headwater, progress, say, wait_until_done
 from tools.toolchain import ROOT
 from tools.virtual_board import BoardError
 
@@ -35,71 +34,6 @@ _WIFI_MS = 15
 #: Speed of the serial line: at 115,200 baud it would carry 38 messages of 300 bytes a second.
 _BAUD = 460800
 _HEADWATER = (sys.executable, "-m", "headwater_host")
-
-
-class DemoError(Exception):
-    """A part of the demo failed."""
-
-
-def say(text: str) -> None:
-    """Print a line of progress with the seconds since the start."""
-    print(f"demo {time.monotonic() - _began:6.1f} s  {text}", flush=True)
-
-
-_began = time.monotonic()
-
-
-class Headwater:
-    """The command `headwater` in a process; `log` is the file with its output."""
-
-    def __init__(self, log: Path, *arguments: str) -> None:
-        """Start it."""
-        self.log = log
-        with log.open("wb") as output:
-            self.process = subprocess.Popen(
-                [sys.executable, "-m", "headwater_host", *arguments],
-                stdout=output,
-                stderr=subprocess.STDOUT,
-            )
-
-    def __enter__(self) -> Headwater:
-        """Return the running process."""
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        """Stop it if it still runs."""
-        if self.process.poll() is None:
-            self.process.kill()
-        self.process.wait()
-
-    def text(self) -> str:
-        """Return its output."""
-        return self.log.read_text(encoding="utf-8", errors="replace")
-
-    def wait_for(self, text: str, timeout: float) -> None:
-        """Wait until its output contains `text`."""
-        deadline = time.monotonic() + timeout
-        while text not in self.text():
-            if self.process.poll() is not None or time.monotonic() > deadline:
-                raise DemoError(f"the gateway did not print {text!r}; its output:\n{self.text()}")
-            time.sleep(0.05)
-
-    def hub_port(self) -> int:
-        """Return the port of the gateway's hub."""
-        found = re.search(r"listening on \S+, port (\d+)", self.text())
-        if found is None:
-            raise DemoError(f"the gateway did not print its hub's port; its output:\n{self.text()}")
-        return int(found[1])
-
-    def stop(self, timeout: float) -> None:
-        """Ask it to stop, and wait until it has."""
-        self.process.send_signal(signal.SIGTERM)
-        if self.process.wait(timeout):
-            raise DemoError(
-                f"the gateway ended with status {self.process.returncode}; its output:\n{self.text()}"
-            )
 
 
 def run_headwater(*arguments: str, timeout: float) -> int:
@@ -143,32 +77,8 @@ def faults(boards: dict[str, DemoBoard], cables: dict[str, Cable], began: float,
     say(f"b3: {noise.damaged} bytes were damaged on the way")
 
 
-def wait_until_done(boards: dict[str, DemoBoard], timeout: float) -> None:
-    """Wait until every board reports that all its messages are acknowledged."""
-    deadline = time.monotonic() + timeout
-    for name, board in boards.items():
-        try:
-            board.board.wait_for("done:", max(0.1, deadline - time.monotonic()))
-        except BoardError as error:
-            raise DemoError(f"{name} did not finish: {error}; its log:\n{board.board.log[-2000:]}") from None
-
-
-def progress(boards: dict[str, DemoBoard], stop: threading.Event) -> None:
-    """Print published and acknowledged messages of each board every two seconds."""
-    while not stop.wait(2):
-        records = {name: board.record() for name, board in boards.items()}
-        say(
-            "   ".join(
-                f"{name}: {len(record.sent)} sent, {len(record.acknowledged)} acknowledged"
-                for name, record in records.items()
-            )
-        )
-
-
 def run(out: Path, seconds: float, period_ms: int) -> int:
     """Run the demo in the directory `out` and return the exit status."""
-    shutil.rmtree(out, ignore_errors=True)
-    out.mkdir(parents=True)
     capture = out / "capture"
     with ExitStack() as stack:
         broker = stack.enter_context(start_broker(out / "broker"))
@@ -207,13 +117,9 @@ def run(out: Path, seconds: float, period_ms: int) -> int:
             board.set_time(seconds)
             board.board.start()
             say(f"{name}: MicroPython starts, {board.what}, with a heap of {HEAP}")
-        finished = threading.Event()
-        reporter = threading.Thread(target=progress, args=(boards, finished), daemon=True)
-        reporter.start()
-        faults(boards, cables, began, seconds)
-        wait_until_done(boards, seconds + 40)
-        finished.set()
-        reporter.join()
+        with progress(boards):
+            faults(boards, cables, began, seconds)
+            wait_until_done(boards, seconds + 40)
         say("all messages of all boards are acknowledged; stopping the gateway")
         # Messages that the broker acknowledged may still be in flight to the gateway.
         acknowledged = {(name, *key) for name, board in boards.items() for key in board.record().acknowledged}
@@ -256,13 +162,19 @@ def main() -> int:
         help="milliseconds between messages of a board (default: %(default)s)",
     )
     parser.add_argument(
+        "--cluster", action="store_true", help="kill the leader of three hubs under boards that publish"
+    )
+    parser.add_argument(
         "--out", type=Path, default=ROOT / "out" / "demo", help="output directory (default: out/demo)"
     )
     chosen = parser.parse_args()
     if not 5 <= chosen.seconds <= 3600 or not 1 <= chosen.period_ms <= 10000:
         parser.error("--seconds is 5 to 3600, --period-ms 1 to 10000")
     try:
-        return run(chosen.out.absolute(), chosen.seconds, chosen.period_ms)
+        out = chosen.out.absolute()
+        shutil.rmtree(out, ignore_errors=True)
+        out.mkdir(parents=True)
+        return (cluster.run if chosen.cluster else run)(out, chosen.seconds, chosen.period_ms)
     except (DemoError, BrokerError, BoardError, OSError, subprocess.TimeoutExpired) as error:
         print(f"demo: {error}", file=sys.stderr)
         return 2

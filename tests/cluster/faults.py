@@ -1,0 +1,287 @@
+"""The faults of a cluster: each is injected under load, and ends with a cluster that works again.
+
+`FAULTS` is the table. A fault that takes the leader away calls `begin_fault`, which measures the time until a message
+is acknowledged on a new connection.
+"""
+
+import asyncio
+import random
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+
+from tests.cluster.launch import step
+from tests.cluster.proxy import Direction, Proxy
+from tests.cluster.world import LEASE, Cluster, RoamingPeer, Unit
+from tests.host.history_actors import LOST
+from tests.host.hub_client import Peer
+from tools.broker import BrokerError
+from tools.postgres import PostgreSql
+
+Fault = Callable[[Cluster], Awaitable[None]]
+#: The clocks are set by so many seconds.
+_STEPS = (3600.0, -3600.0, 86_400.0 * 400, -86_400.0 * 400, 0.7, -0.7)
+#: Seconds of a short disturbance.
+_SHORT = 0.5
+#: The backend that waits for the standby.
+_WAITING = (
+    "SELECT pid FROM pg_stat_activity WHERE wait_event = 'SyncRep' AND application_name LIKE 'headwater%'"
+)
+
+
+async def kill(cluster: Cluster) -> None:
+    """Kill the leader's process."""
+    unit = cluster.leader
+    cluster.begin_fault("leader killed")
+    await unit.kill()
+    if len(cluster.units) == 1:
+        await unit.start()
+    await cluster.recovered()
+    if not unit.alive:
+        cluster.later_start(unit)
+
+
+async def pause(cluster: Cluster) -> None:
+    """Stop the leader's process for longer than its lease. Afterwards it is half-open to all."""
+    unit = cluster.leader
+    cluster.begin_fault("leader paused")
+    unit.pause()
+    await cluster.recovered()
+    unit.resume()
+
+
+def cut_off(which: Iterable[str]) -> Fault:
+    """Let nothing arrive between the leader and the database, in these directions."""
+
+    def held(proxies: list[Proxy]) -> list[Direction]:
+        return [getattr(proxy, name) for proxy in proxies for name in which]
+
+    async def fault(cluster: Cluster) -> None:
+        unit = cluster.leader
+        client = await RoamingPeer.open(unit.proxy.address)
+        await client.auth()
+        cluster.begin_fault(f"leader cut off from the database ({' and '.join(which)})")
+        for direction in held(unit.to_database):
+            direction.hold()
+        await cluster.recovered()
+        await _must_refuse(cluster, unit, client)
+        # What was held arrives now, late.
+        for direction in held(unit.to_database):
+            direction.release()
+
+    return fault
+
+
+async def _must_refuse(cluster: Cluster, unit: Unit, client: Peer) -> None:
+    """A hub without its database, whose lease is over, answers nobody."""
+    late = await RoamingPeer.open(unit.proxy.address)
+    for peer, ask in ((client, client.ping), (late, late.auth)):
+        try:
+            answer = await ask()
+            if answer is None or answer.code == 0:
+                cluster.checker.wrong.append(f"two leaders: hub {unit.number} answers without its database")
+        except LOST:
+            pass
+        finally:
+            peer.abort()
+
+
+async def refuse(cluster: Cluster) -> None:
+    """Reset the leader's connections to the database, and new ones."""
+    unit = cluster.leader
+    cluster.begin_fault("leader's database connections reset")
+    for proxy in unit.to_database:
+        proxy.refuse()
+    await cluster.recovered()
+    for proxy in unit.to_database:
+        proxy.heal()
+
+
+async def follower_cut_off(cluster: Cluster) -> None:
+    """Cut a hub that does not lead off from the database."""
+    unit = _other(cluster)
+    for proxy in unit.to_database:
+        proxy.isolate()
+    await cluster.progress()
+    for proxy in unit.to_database:
+        proxy.heal()
+
+
+async def clients_cut_off(cluster: Cluster) -> None:
+    """Let nothing pass between the clients and the leader, which keeps its lease."""
+    unit = cluster.leader
+    unit.proxy.isolate()
+    await asyncio.sleep(_SHORT)
+    unit.proxy.heal()
+    await cluster.progress()
+
+
+async def ambiguous(cluster: Cluster) -> None:
+    """Lose the replies to what the leader commits, then reset its connections."""
+    unit = cluster.leader
+    for proxy in unit.to_database:
+        proxy.down.swallow()
+    # Requests still arrive: the transaction under way and the next one are committed.
+    await asyncio.sleep(0.05)
+    for proxy in unit.to_database:
+        proxy.cut()
+        proxy.heal()
+    await cluster.progress()
+
+
+async def slow_database(cluster: Cluster) -> None:
+    """Delay all that the leader and its database say, and stop the database's processes now and then."""
+    unit = cluster.leader
+    for proxy in unit.to_database:
+        proxy.up.delay = proxy.down.delay = 0.05
+    for _ in range(3):
+        cluster.primary.pause()
+        await asyncio.sleep(0.2)
+        cluster.primary.resume()
+        await asyncio.sleep(0.1)
+    for proxy in unit.to_database:
+        proxy.heal()
+    await cluster.progress()
+
+
+async def set_clocks(cluster: Cluster) -> None:
+    """Set the wall clock of a hub far forward or back. Leadership does not change."""
+    epoch = await cluster.epoch()
+    step(cluster.chance.choice(cluster.units).clock, cluster.chance.choice(_STEPS))
+    await asyncio.sleep(LEASE)
+    await cluster.progress()
+    if await cluster.epoch() != epoch:
+        cluster.checker.wrong.append("two leaders: a clock that was set has begun another epoch")
+
+
+async def standby_away(cluster: Cluster) -> None:
+    """Cut the standby off. Nothing is acknowledged meanwhile."""
+    if len(cluster.servers) < 2:
+        return
+    proxy = cluster.replication[cluster.primary.port]
+    proxy.isolate()
+    await asyncio.sleep(_SHORT)
+    acked = cluster.checker.count["acked"]
+    await asyncio.sleep(_SHORT)
+    if cluster.checker.count["acked"] > acked:
+        cluster.checker.wrong.append("lost: acknowledged while the standby is away")
+    proxy.heal()
+    await cluster.progress()
+
+
+# -- failover of PostgreSQL --------------------------------------------------------------------------------------------
+
+
+async def failover(cluster: Cluster) -> None:
+    """Kill the primary, and promote the standby."""
+    await asyncio.to_thread(cluster.primary.kill)
+    await _promote(cluster)
+
+
+async def cancelled_wait(cluster: Cluster) -> None:
+    """Cancel the leader's wait for the standby, which then has not got the transaction, and promote the standby.
+
+    PostgreSQL reports success with a warning.
+    """
+    proxy = cluster.replication[cluster.primary.port]
+    proxy.down.hold()
+    for _ in range(20):
+        waiting = await asyncio.to_thread(cluster.primary.sql, _WAITING)
+        for pid in waiting.split():
+            await asyncio.to_thread(cluster.primary.sql, f"SELECT pg_cancel_backend({pid})")
+        await asyncio.sleep(0.05)
+    await asyncio.to_thread(cluster.primary.kill)
+    proxy.cut()
+    proxy.heal()
+    await _promote(cluster)
+
+
+async def restart_alone(cluster: Cluster) -> None:
+    """Restart the primary while the standby is away, then lose it, and promote the standby.
+
+    After its restart the primary shows transactions that the standby has not got.
+    """
+    proxy = cluster.replication[cluster.primary.port]
+    proxy.down.hold()
+    await asyncio.sleep(0.2)
+    await asyncio.to_thread(cluster.primary.kill)
+    proxy.refuse()
+    await asyncio.to_thread(cluster.primary.start)
+    # Hubs connect and find them.
+    await asyncio.sleep(2 * LEASE)
+    await asyncio.to_thread(cluster.primary.kill)
+    await _promote(cluster)
+    proxy.heal()
+
+
+async def _promote(cluster: Cluster) -> None:
+    """Let the standby be the primary, with the old one as its new standby."""
+    old, new = cluster.servers
+    acked = cluster.checker.count["acked"]
+    await asyncio.to_thread(new.promote)
+    cluster.servers.reverse()
+    # The new primary does not wait for a standby, and no hub may lead on it, until it is told to.
+    port = cluster.replication[new.port].port
+    await asyncio.to_thread(old.follow, new, name_of(old), port)
+    if cluster.checker.count["acked"] > acked:
+        cluster.checker.wrong.append("lost: acknowledged without a standby, after a failover")
+    cluster.begin_fault("PostgreSQL's failover, after its own time")
+    await asyncio.to_thread(new.require, name_of(old))
+    await cluster.recovered()
+
+
+def name_of(server: PostgreSql) -> str:
+    """Return a server's name among standbys."""
+    return f"server_{server.port}"
+
+
+def _other(cluster: Cluster) -> Unit:
+    return cluster.chance.choice([unit for unit in cluster.units if unit is not cluster.leader])
+
+
+#: The faults of one PostgreSQL.
+FAULTS: dict[str, Fault] = {
+    "kill": kill,
+    "pause": pause,
+    "cut off": cut_off(["up", "down"]),
+    "cut off, requests": cut_off(["up"]),
+    "cut off, replies": cut_off(["down"]),
+    "refuse": refuse,
+    "follower cut off": follower_cut_off,
+    "clients cut off": clients_cut_off,
+    "ambiguous": ambiguous,
+    "slow database": slow_database,
+    "clocks": set_clocks,
+}
+#: Those that need a standby.
+WITH_STANDBY: dict[str, Fault] = {
+    "standby away": standby_away,
+    "failover": failover,
+    "cancelled wait": cancelled_wait,
+    "restart alone": restart_alone,
+}
+
+
+def deck(chance: random.Random, kills: int, failovers: int, others: int) -> list[str]:
+    """Return a shuffled list of faults: so many kills, failovers (in their kinds) and each other fault so often."""
+    kinds = ["failover", "cancelled wait", "restart alone"]
+    names = ["kill"] * kills + [kinds[n % len(kinds)] for n in range(failovers)]
+    names += [name for name in FAULTS if name != "kill"] * others
+    names += ["standby away"] * (others if failovers else 0)
+    chance.shuffle(names)
+    return names
+
+
+async def inject(cluster: Cluster, names: Sequence[str], operations: int) -> None:
+    """Inject one fault after the other, spread over so many operations; then let the publishers end."""
+    between = max(1, operations // (len(names) + 1))
+    for name in names:
+        wanted = cluster.operations + cluster.chance.randrange(1, 2 * between)
+        while cluster.operations < wanted:
+            await asyncio.sleep(0.002)
+        cluster.see("fault", name)
+        try:
+            await (FAULTS | WITH_STANDBY)[name](cluster)
+        except BrokerError as error:
+            raise AssertionError(f"{name}: {error}") from error
+    while cluster.operations < operations:
+        await asyncio.sleep(0.002)
+    cluster.messages = 0

@@ -1,0 +1,116 @@
+"""Check the history of several hubs on one PostgreSQL, under faults.
+
+    python -m tests.cluster.run --operations 100000 --kills 100 --failovers 20 --seed 7
+
+Three hubs, a PostgreSQL with a synchronous standby, and proxies between all of them. Prints counts, the times without
+a leader, and what is wrong; the exit status is 1 if anything is.
+"""
+
+import argparse
+import asyncio
+import json
+import random
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from contextlib import ExitStack
+from pathlib import Path
+
+from tests.cluster import faults, observer
+from tests.cluster.mutants import MUTANTS
+from tests.cluster.proxy import Network
+from tests.cluster.world import Cluster, summary
+from tests.host import hub_history
+from tools.broker import free_port
+from tools.postgres import PostgreSql
+
+#: A kill -9 loses nothing that the operating system has, so the checker does not need the disk's syncs.
+_SETTINGS = {"fsync": "off", "full_page_writes": "off"}
+
+
+class ObservedCluster(Cluster):
+    """A cluster whose database records the epochs that write."""
+
+    async def start(self) -> None:
+        await super().start()
+        (await self.login("observer")).abort()
+        await asyncio.to_thread(observer.install, self.primary)
+
+    async def end(self) -> None:
+        await super().end()
+        self.checker.wrong += observer.two_leaders(await asyncio.to_thread(observer.observed, self.primary))
+
+
+def run(
+    operations: int,
+    seed: int,
+    names: Sequence[str],
+    *,
+    standby: bool = True,
+    hubs: int = 3,
+    mutant: str = "",
+    patience: float = 120.0,
+    until_wrong: bool = False,
+) -> Cluster:
+    """Return a history of about so many operations, with these faults spread over it."""
+
+    async def main(directory: Path, network: Network, servers: list[PostgreSql]) -> Cluster:
+        cluster = ObservedCluster(directory, network, servers, seed, mutant, hubs)
+        if standby:
+            primary, second = servers
+            through = cluster.replication[primary.port].port
+            await asyncio.to_thread(second.follow, primary, faults.name_of(second), through)
+            await asyncio.to_thread(primary.require, faults.name_of(second))
+        await hub_history.play(
+            cluster, lambda: faults.inject(cluster, names, operations), patience, until_wrong=until_wrong
+        )
+        return cluster
+
+    with ExitStack() as stack:
+        directory = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        servers = [PostgreSql(port=free_port(), settings=_SETTINGS) for _ in range(1 + standby)]
+        for server in servers:
+            stack.callback(server.remove)
+        servers[0].start()
+        network = stack.enter_context(Network())
+        return asyncio.run(main(directory, network, servers))
+
+
+def main() -> int:
+    """The command."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--operations", type=int, default=100_000)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--kills", type=int, default=100, help="how often the leader's process is killed")
+    parser.add_argument("--failovers", type=int, default=20, help="how often PostgreSQL's primary is lost")
+    parser.add_argument("--others", type=int, default=5, help="how often each other fault is injected")
+    parser.add_argument("--only", action="append", help="inject only this fault; repeatable")
+    parser.add_argument("--hubs", type=int, default=3)
+    parser.add_argument("--no-standby", action="store_true", help="PostgreSQL without a standby")
+    parser.add_argument("--mutant", choices=list(MUTANTS), default="", help="a defect of the hubs")
+    parser.add_argument("--events", type=Path, help="a file for all events, as lines of JSON")
+    args = parser.parse_args()
+    standby = not args.no_standby
+    names = faults.deck(random.Random(args.seed), args.kills, args.failovers if standby else 0, args.others)
+    if args.only:
+        names = [name for name in names if name in args.only]
+    began = time.monotonic()
+    cluster = run(args.operations, args.seed, names, standby=standby, hubs=args.hubs, mutant=args.mutant)
+    if args.events:
+        args.events.write_text("".join(json.dumps(event) + "\n" for event in cluster.events))
+    count = cluster.checker.count
+    print(f"{cluster.operations} operations, {count['fault']} of {len(names)} faults, ", end="")
+    print(f"{time.monotonic() - began:.0f} s:")
+    print("".join(f"  {kind} {number}\n" for kind, number in sorted(count.items())), end="")
+    print(f"  delivered again, as allowed: {dict(cluster.checker.again)}")
+    print("\n".join(f"  {line}" for line in summary(cluster.gaps)))
+    print(
+        "\n".join(cluster.checker.wrong[:20])
+        or "nothing lost, doubled, reordered or undone; one leader at a time"
+    )
+    return 1 if cluster.checker.wrong else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
