@@ -22,7 +22,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         f"127.0.0.1, port {hub_config.DEFAULT_PORTS[False]}, and stores everything in {hub_config.DEFAULT_STORAGE}."
     )
     option(parser, "--config", "Configuration file (TOML); options override it", FILE)
-    option(parser, "--storage", "Storage file", FILE)
+    option(
+        parser,
+        "--storage",
+        "Storage: a file, or a URL of PostgreSQL (postgresql://...)",
+        type=hub_config.place,
+        metavar="FILE",
+    )
     option(
         parser,
         "--port",

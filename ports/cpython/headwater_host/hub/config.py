@@ -10,6 +10,7 @@ from dataclasses import Field, dataclass, field, fields, replace
 from ipaddress import ip_address, ip_network
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 from headwater_host import settings
 from headwater_host.hub import access, users
@@ -115,6 +116,14 @@ class HubConfig:
     #: True if the group of the storage's directory may read it.
     group_readable: bool = False
     cluster: ClusterConfig | None = None
+
+    @property
+    def storage_name(self) -> str:
+        """The place of the storage, without a user, a password and parameters."""
+        if isinstance(self.storage, Path):
+            return str(self.storage)
+        url = urlsplit(self.storage)
+        return f"{url.scheme}://{url.netloc.rpartition('@')[2]}{url.path}"
 
     @property
     def is_open(self) -> bool:

@@ -17,7 +17,7 @@ from heapq import heappop, heappush
 from typing import NamedTuple
 
 from headwater_host.hub.assignment import assigning
-from headwater_host.hub.errors import RefusedError
+from headwater_host.hub.errors import RefusedError, StorageError
 from headwater_host.hub.storage import Delivery, Message, Store
 from headwater_host.hub.topics import Subscriptions
 from headwater_host.hub.turns import Steps, Turns
@@ -27,6 +27,8 @@ PATIENCE = 1.0
 #: Messages delivered in one turn of the event loop, and at once from one lane.
 _TURN = 256
 _AT_ONCE = 32
+#: Seconds until messages are taken again from a database that does not answer.
+AGAIN = 0.1
 #: Topics or lanes processed in one step.
 _PACE = 16
 
@@ -436,7 +438,12 @@ class Groups:
                 continue
             member.ready.move_to_end(lane)
             group = lane.group
-            found = store.take(group.name, lane.topic, lane.queue, min(room, _AT_ONCE))
+            try:
+                found = store.take(group.name, lane.topic, lane.queue, min(room, _AT_ONCE))
+            except StorageError:
+                # The database does not answer. The lane stays ready.
+                self._loop.call_later(AGAIN, self.wake, member)
+                return left - 1
             if not found:
                 del member.ready[lane]
                 left -= 1

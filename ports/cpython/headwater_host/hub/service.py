@@ -170,7 +170,7 @@ async def serve(config: HubConfig) -> int:
         except (StorageError, OSError) as error:
             raise CommandError(f"the hub cannot start: {error}", FAILED) from error
         for host, port in hub.addresses:
-            _logger.info("listening on %s, port %d; storage in %s", host, port, config.storage)
+            _logger.info("listening on %s, port %d; storage in %s", host, port, config.storage_name)
         if hub.member is None:
             hub.broker.store.tell(_say)
         # The state that the file holds is long-lived: collecting garbage among it would pause all clients.

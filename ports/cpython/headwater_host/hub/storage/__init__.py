@@ -1,7 +1,7 @@
-"""The hub's persistent state: one SQLite file, and what is read often in memory.
+"""The hub's persistent state: one SQLite file or a PostgreSQL database, and what is read often in memory.
 
-Every change goes through ``writer``; nothing else writes the file. docs/architecture.md lists the modules; a contract
-in pyproject.toml orders them.
+Every change goes through ``writer`` and an engine; nothing else writes. docs/architecture.md lists the modules; a
+contract in pyproject.toml orders them.
 """
 
 from headwater_host.hub.storage.records import Change, Message

@@ -1,11 +1,14 @@
 """Messages by sequence number: the last ones in memory, others from the storage."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from headwater_host.hub.storage.contract import Engine
+from headwater_host.hub.storage.queues import Queue
 from headwater_host.hub.storage.records import Message, held, message
 
+#: Bytes of messages that are read from the storage at once, since the event loop waits for them.
+READ = 1 << 20
 #: Messages that are read from the storage in one query.
 _AT_ONCE = 500
 
@@ -27,6 +30,17 @@ class Cache:
     def __len__(self) -> int:
         """Return how many messages are in memory."""
         return len(self._there)
+
+    def readable(self, seqs: Sequence[int], queue: Queue) -> int:
+        """Return the number of a queue's messages, at least one, that one ``read`` may return: the others are too much
+        to be read from the storage at once."""
+        room = READ
+        for n, seq in enumerate(seqs):
+            if seq not in self._there:
+                room -= queue.size(seq)
+                if room < 0 < n:
+                    return n
+        return len(seqs)
 
     def put(self, fresh: Message, size: int) -> None:
         """Add the newest message, which takes ``size`` bytes."""

@@ -12,6 +12,7 @@ fail at once until it does.
 import contextlib
 import os
 import socket
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from concurrent.futures import TimeoutError as TooLate
@@ -79,14 +80,10 @@ class _Connection:
         self._set("client_min_messages", "warning")
         self._set("synchronous_commit", "on")
         self._set("lock_timeout", f"{LOCK_S}s")
-        self.limit(0)
+        self._set("statement_timeout", "0")
 
     def _set(self, name: str, value: str) -> None:
         self.db.execute("SELECT set_config(%s, %s, false)", (name, value))
-
-    def limit(self, seconds: float) -> None:
-        """Bound the time of each statement; 0: do not."""
-        self._set("statement_timeout", f"{seconds}s")
 
     def _notice(self, notice: errors.Diagnostic) -> None:
         if notice.severity_nonlocalized == "WARNING":
@@ -100,6 +97,24 @@ class _Connection:
         yield
         if self._warnings:
             raise StorageError(f"the database committed with a warning: {'; '.join(self._warnings)}")
+
+    @contextmanager
+    def limited(self, seconds: float) -> Iterator[None]:
+        """Cancel what takes longer, and end the connection when that takes as long again. A statement's time-out of
+        PostgreSQL does not apply to COMMIT."""
+        timers = [threading.Timer(seconds, self._cancel), threading.Timer(2 * seconds, self.abort)]
+        for timer in timers:
+            timer.daemon = True
+            timer.start()
+        try:
+            yield
+        finally:
+            for timer in timers:
+                timer.cancel()
+
+    def _cancel(self) -> None:
+        with contextlib.suppress(psycopg.Error, OSError):
+            self.db.cancel_safe(timeout=5)
 
     def abort(self) -> None:
         """Let what waits for the server fail."""
@@ -248,7 +263,9 @@ class PostgresEngine:
             self._locks = epoch is None
             try:
                 self._epoch = self._take() if epoch is None else epoch
-                return self._connect(LEAD_S)
+                connection = self._connect()
+                with connection.limited(LEAD_S):
+                    return self._probe(connection)
             except BaseException:
                 self._drop()
                 raise
@@ -256,9 +273,8 @@ class PostgresEngine:
     def _take(self) -> int:
         """Begin an epoch, and return it."""
         connection = self._writer = _Connection(self._url, self._application(None))
-        self._exclude(connection.db)
-        connection.limit(LEAD_S)
-        with connection.committing():
+        with connection.limited(LEAD_S), connection.committing():
+            self._exclude(connection.db)
             (epoch,) = _one(connection.db, _TAKE)
         self._drop()
         return int(epoch)
@@ -274,25 +290,25 @@ class PostgresEngine:
     def _application(self, epoch: int | None) -> str:
         return f"headwater hub {self._lineage} epoch {'-' if epoch is None else epoch} writer"
 
-    def _connect(self, seconds: float = 0) -> int:
-        """Connect the writer, and return the turn that is committed. Raises FencedError. ``seconds``: how long to wait
-        for a standby, 0 for as long as it takes."""
+    def _connect(self) -> _Connection:
+        """Connect the writer."""
         self._drop()
-        name = self._application(self._epoch)
-        connection = self._writer = _Connection(self._url, name)
+        connection = self._writer = _Connection(self._url, self._application(self._epoch))
         if self._ended is not None:
             raise self._ended
+        return connection
+
+    def _probe(self, connection: _Connection) -> int:
+        """Return the turn that is committed. Raises FencedError."""
         db = connection.db
         # The server may not have noticed that our last connection is gone: its transaction would go on.
-        db.execute(_TERMINATE, (name,))
+        db.execute(_TERMINATE, (self._application(self._epoch),))
         if self._locks:
             self._exclude(db)
         if self._standby:
             self._check_standby(*_one(db, "SHOW synchronous_standby_names"))
-        connection.limit(seconds)
         with connection.committing():
             found = db.execute(_PROBE, (self._epoch,)).fetchall()
-        connection.limit(0)
         if len(found) != 1:
             self._fence(f"it is not in epoch {self._epoch} any more")
         return int(found[0][0])
@@ -321,7 +337,7 @@ class PostgresEngine:
         try:
             with self._explaining():
                 if self._writer is None:
-                    turn = self._connect()
+                    turn = self._probe(self._connect())
                     if turn == transaction.number:
                         return  # the COMMIT whose answer was lost
                     if turn != transaction.number - 1:

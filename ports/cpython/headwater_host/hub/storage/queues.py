@@ -58,6 +58,10 @@ class Queue:
         self._times.extend(seconds)
         self.bytes += sum(sizes)
 
+    def size(self, seq: int) -> int:
+        """Return the size of a message that is there."""
+        return self._sizes[bisect_right(self._seqs, seq, self._head) - 1]
+
     def after(self, seq: int, limit: int) -> list[int]:
         """Return the first messages after a sequence number, at most ``limit``."""
         at = bisect_right(self._seqs, seq, self._head)
@@ -220,6 +224,12 @@ class Position:
         self.tries[seq] = self.tries.get(seq, 0) + 1
         self._changed[seq] = None
         return self.tries[seq]
+
+    def untake(self, seqs: Iterable[int]) -> None:
+        """Hand out messages again that were taken and not delivered, without counting a try."""
+        for seq in seqs:
+            self.pending[seq] = True
+            heappush(self._returned, seq)
 
     def rewind(self) -> None:
         """Have everything unacknowledged redelivered, without counting a try."""

@@ -13,6 +13,7 @@ Times are age time (``headwater_host.lifetime``), so setting the clock makes not
 event loop's thread.
 """
 
+import contextlib
 from collections.abc import Callable, Iterable, Iterator
 from itertools import chain, islice
 from os import PathLike, fspath
@@ -363,12 +364,20 @@ class Store:
 
     def take(self, group: str, topic: str, queue: int, limit: int) -> list[Delivery]:
         """Return the next messages for a group: first what came back, then what it has not had. They are unacknowledged
-        until ``ack`` or ``give_back``."""
+        until ``ack`` or ``give_back``. Raises StorageError when the database does not answer; take them later."""
         position = self._positions.find(group, topic, queue)
         if position is None:
             return []
-        seqs = position.take(self.topics[topic].queues[queue], limit, self.committed)
-        read = self._cache.read(topic, seqs)
+        messages = self.topics[topic].queues[queue]
+        seqs = position.take(messages, limit, self.committed)
+        fitting = self._cache.readable(seqs, messages)
+        position.untake(seqs[fitting:])
+        seqs = seqs[:fitting]
+        try:
+            read = self._cache.read(topic, seqs)
+        except StorageError:
+            position.untake(seqs)
+            raise
         if len(read) < len(seqs):
             for seq in set(seqs) - {one.seq for one in read}:
                 self.ack(group, topic, queue, seq)
@@ -385,13 +394,15 @@ class Store:
             tries = self._positions.give_back(group, topic, queue, seq)
             assert found is not None
             if tries >= self.limits.tries and not found.is_dead and seq in found.queues[queue]:
-                self._bury(found, seq, time_ns)
-                self.ack(group, topic, queue, seq)
-                dead.append(seq)
+                # A message that cannot be read now is delivered once more.
+                with contextlib.suppress(StorageError):
+                    self._bury(found, seq, time_ns)
+                    self.ack(group, topic, queue, seq)
+                    dead.append(seq)
         return dead
 
     def _bury(self, topic: Topic, seq: int, time_ns: int) -> None:
-        """Put a message into the dead-letter topic, under the id it has."""
+        """Put a message into the dead-letter topic, under the id it has. Raises StorageError."""
         for found in self._cache.read(topic.name, [seq]):
             dead = self.topics.get(DEAD + topic.name) or self._register(DEAD + topic.name, 1)
             self._removal.make_room(dead, found.size, may_drop=True)
