@@ -4,6 +4,7 @@ import asyncio
 import itertools
 import json
 import re
+import signal
 import subprocess
 import sys
 import time
@@ -17,7 +18,9 @@ from headwater_host.client.fmq import Client as FmqClient
 from headwater_host.client.mqtt import Client
 from tests.hil import updates
 from tests.hil.update_cuts import BACK, RECEIVE, SEED, TRIAL, Bench, board_of
+from tests.host.command import running
 from tests.host.hub_client import config, hub_of
+from tests.waiting import wait_until
 from tools.board_air import PASSWORD, SSID
 from tools.broker import Mosquitto, free_port
 from tools.deploy import package_files
@@ -337,6 +340,24 @@ def test_the_command(mosquitto: Start, tmp_path: Path) -> None:
         assert done.returncode == 0, done.stderr
         assert done.stderr.splitlines()[-2:] == ["the board restarts", "the board runs the new version"]
         assert "version 1 starts" in board.log
+
+
+def test_ctrl_c_ends_the_command_with_a_line(mosquitto: Start, tmp_path: Path) -> None:
+    broker = mosquitto()
+    (tmp_path / "new").mkdir()
+    (tmp_path / "new" / "app.py").write_text("")
+    (tmp_path / "shed.key").write_text(updates.KEY.hex())
+    words = ["board", "publish-update", tmp_path / "new", "-t", updates.TOPIC, "--target", updates.TARGET]
+    words += ["--release", "1", "--signing-key", tmp_path / "shed.key", "-h", "localhost", "-p", broker.port]
+    with running(*words, directory=tmp_path) as command:
+        wait_until(
+            lambda: "Received SUBSCRIBE" in broker.log_text(), "the subscription to the board's reports"
+        )
+        assert command.end(signal.SIGINT) == 130
+        assert (
+            "headwater: interrupted; the board keeps its version until it has the whole image"
+            in command.errors
+        )
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from pathlib import Path
 from headwater_mq.commands import main as command
 from headwater_mq.commands.arguments import FLAGS
 from headwater_mq.commands.output import FIELDS
-from tests.host.command import HEADWATER, environment
+from tests.host.command import HEADWATER, environment, write_commands
 from tools.toolchain import ROOT
 
 PAGE = (ROOT / "docs" / "cli.md").read_text(encoding="utf-8")
@@ -33,12 +33,8 @@ def test_the_documentation_has_every_option_flag_and_sequence() -> None:
 
 def test_the_example_of_the_documentation(tmp_path: Path) -> None:
     (block,) = re.findall(r"```sh\n(\$.*?)```", SECTION, re.S)
-    bin_ = tmp_path / "bin"
-    bin_.mkdir()
-    (bin_ / "headwater").write_text(f'#!/bin/sh\nexec {" ".join(HEADWATER)} "$@"\n')
-    (bin_ / "headwater").chmod(0o755)
     script = "\n".join(line[2:] for line in block.splitlines() if line.startswith("$ "))
-    env = environment(PATH=f"{bin_}:/usr/bin:/bin")
+    env = environment(PATH=write_commands(tmp_path / "bin"))
     done = subprocess.run(
         ["sh", "-e", "-c", script], capture_output=True, text=True, cwd=tmp_path, env=env, check=False
     )
