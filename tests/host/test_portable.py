@@ -17,9 +17,12 @@ FILES = sorted(path.name for path in PORTABLE.glob("test_*.py"))
 WHERE = [pytest.param(name, marks=getattr(pytest.mark, f"needs_{name}"), id=name) for name in RUNTIMES]
 
 
-#: The components run everything, with 64 and 32 bits; the sources with 64. Each module is imported from a .mpy file of
-#: its own; the allocation proofs run from these as well (``tests/alloc``).
-PLAIN = [("sources", file, "micropython") for file in FILES] + [
+#: The long files, seconds each: every cut of every flow.
+CUTS = [file for file in FILES if file.endswith("_cuts.py")]
+SHORT = [file for file in FILES if file not in CUTS]
+#: The components run everything, with 64 and 32 bits; the sources the short files, with 64. Modules as .mpy files run
+#: everything on the virtual board (``tests/hil/test_board.py``), and the allocation proofs (``tests/alloc``).
+PLAIN = [("sources", file, "micropython") for file in SHORT] + [
     ("mpy", "test_core_imports.py", where) for where in RUNTIMES
 ]
 
@@ -50,13 +53,12 @@ def test_portable_tests_pass_on_micropython(form: str, file: str, where: str) ->
 
 
 #: A process of its own for each file; on WebAssembly, whose start takes longer than most files, one for several.
-_SHORT = [file for file in FILES if not file.endswith("_cuts.py")]
-_BATCHES = [_SHORT[at::6] for at in range(6)]
+_BATCHES = [SHORT[at::6] for at in range(6)]
 BUILT = [
     *(pytest.param("micropython", [file], marks=pytest.mark.needs_micropython, id=file) for file in FILES),
     *(
         pytest.param("wasm", files, marks=pytest.mark.needs_wasm, id=f"wasm-{files[0]}")
-        for files in [*_BATCHES, *([file] for file in FILES if file not in _SHORT)]
+        for files in [*_BATCHES, *([file] for file in CUTS)]
     ),
 ]
 
