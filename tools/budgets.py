@@ -97,6 +97,7 @@ PARTS: dict[str, Part] = {
     "headwater-link": Part(("headwater.link.link",)),
     "headwater-store": Part(("headwater.journal",)),
     "headwater-life": Part(_LIFE),
+    "headwater-device": Part(("headwater_board.device",)),
     "headwater-update": Part(("headwater_board.loader", "headwater_board.ota")),
     "headwater-ibmmq": Part(("headwater.ibmmq.segments",)),
 }
