@@ -3,15 +3,17 @@
 import argparse
 import asyncio
 import getpass
+import json
 import os
 import sys
 from dataclasses import replace
 from pathlib import Path
 
 from headwater_host.cli.argument_types import PASSWORD_VARIABLE
-from headwater_host.cli.options import FILE, option, subcommand, whole
-from headwater_host.exits import OK, USAGE, CommandError
+from headwater_host.cli.options import FILE, FLAG, option, seconds, subcommand, whole
+from headwater_host.exits import FAILED, OK, USAGE, CommandError
 from headwater_host.hub import config as hub_config
+from headwater_host.hub.errors import StorageError
 from headwater_host.settings import ConfigError
 
 
@@ -41,6 +43,31 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         commands, "check", "check a configuration file", "Exit code 2: mistakes, each printed with its line."
     )
     option(check, "config", "Configuration file (TOML)", FILE)
+    status = subcommand(
+        commands,
+        "status",
+        "print who leads a cluster",
+        "Prints the role of the hub with this configuration, the leader, the epoch, how many changes the hub lags "
+        "behind, and the standbys of PostgreSQL. Exit code 1: there is a problem, which is printed.",
+    )
+    option(status, "config", "Configuration file (TOML) with [cluster]", FILE)
+    option(status, "--json", "Print one JSON object", FLAG)
+    handover = subcommand(
+        commands,
+        "handover",
+        "have another hub lead",
+        "The leader answers what it has received, lets another hub lead, and sends its clients there. No message is "
+        "refused. Exit code 1: no other hub was ready.",
+    )
+    option(handover, "config", "Configuration file (TOML) with [cluster]", FILE)
+    option(
+        handover,
+        "--timeout",
+        "Seconds to wait for the new leader (default 30)",
+        type=seconds,
+        metavar="S",
+        default=30.0,
+    )
     passwd = subcommand(
         commands,
         "passwd",
@@ -59,6 +86,8 @@ def run(args: argparse.Namespace) -> int:
             return _serve(args)
         if args.hub_command == "check":
             hub_config.load(args.config)
+        elif args.hub_command in ("status", "handover"):
+            return _cluster(args)
         else:
             from headwater_host.hub import users
 
@@ -66,6 +95,30 @@ def run(args: argparse.Namespace) -> int:
             print(users.entry(args.name, _password(args.password_file)), end="")
     except (ConfigError, ValueError) as error:
         raise CommandError(str(error), USAGE) from error
+    return OK
+
+
+def _cluster(args: argparse.Namespace) -> int:
+    config = hub_config.load(args.config)
+    if config.cluster is None:
+        raise CommandError(f"{args.config} has no table [cluster]: this hub runs alone", USAGE)
+    try:
+        from headwater_host.hub.cluster import status
+    except ImportError as error:
+        text = f"storage in PostgreSQL needs psycopg: pip install 'headwater[postgres]' ({error})"
+        raise CommandError(text, FAILED) from error
+    url = str(config.storage)
+    try:
+        if args.hub_command == "status":
+            found = status.status(url, config.cluster)
+            print(json.dumps(found) if args.json else status.text(found), end="\n" if args.json else "")
+            return FAILED if found["problem"] else OK
+        former, leader, epoch = status.hand_over(url, args.timeout)
+    except StorageError as error:
+        raise CommandError(str(error), FAILED) from error
+    print(f"{leader} leads in epoch {epoch}")
+    if leader == former:
+        raise CommandError(f"no other hub was ready: {leader} leads again", FAILED)
     return OK
 
 
