@@ -15,9 +15,10 @@ from headwater_host.hub import frames
 from headwater_host.hub.access import covers
 from headwater_host.hub.clients import Client, Subscribed
 from headwater_host.hub.config import ClientLimits
+from headwater_host.hub.contracts import Broadcasting
 from headwater_host.hub.groups import Groups, Lane, Member, Opening
 from headwater_host.hub.metrics import Metric
-from headwater_host.hub.storage import Delivery, Message, Store
+from headwater_host.hub.storage import Delivery, Message
 from headwater_host.hub.topics import Subscriptions
 from headwater_host.hub.turns import Steps, Turns
 
@@ -42,7 +43,9 @@ class _Item(NamedTuple):
 class Subscriber(Member):
     """Sends a client the messages of its broadcast subscriptions."""
 
-    def __init__(self, client: Client, store: Store, groups: Groups, limits: ClientLimits, sent: Metric):
+    def __init__(
+        self, client: Client, store: Broadcasting, groups: Groups, limits: ClientLimits, sent: Metric
+    ):
         super().__init__()
         self._client = client
         self._store = store
@@ -319,7 +322,7 @@ class Broadcasts:
     Sessions that are not kept are found by topic here; a kept one is found by its group.
     """
 
-    def __init__(self, store: Store, groups: Groups, turns: Turns, limits: ClientLimits, sent: Metric):
+    def __init__(self, store: Broadcasting, groups: Groups, turns: Turns, limits: ClientLimits, sent: Metric):
         self._store = store
         self._groups = groups
         self._turns = turns

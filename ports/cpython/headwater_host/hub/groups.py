@@ -17,8 +17,9 @@ from heapq import heappop, heappush
 from typing import NamedTuple
 
 from headwater_host.hub.assignment import assigning
+from headwater_host.hub.contracts import Delivering
 from headwater_host.hub.errors import RefusedError, StorageError
-from headwater_host.hub.storage import Delivery, Message, Store
+from headwater_host.hub.storage import Delivery, Message
 from headwater_host.hub.topics import Subscriptions
 from headwater_host.hub.turns import Steps, Turns
 
@@ -321,7 +322,7 @@ class Group:
 class Groups:
     """All groups; delivers messages to their members in each turn of the event loop."""
 
-    def __init__(self, store: Store, loop: asyncio.AbstractEventLoop, turns: Turns):
+    def __init__(self, store: Delivering, loop: asyncio.AbstractEventLoop, turns: Turns):
         self.store = store
         self._loop = loop
         self._turns = turns

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Protocol
 
-from headwater_host.hub.storage import Store
+from headwater_host.hub.contracts import Answering
 
 
 class Origin(Protocol):
@@ -48,7 +48,7 @@ class Waiting(Protocol):
 class Durable:
     """Sends answers once everything so far is in the storage and, if there is an observer, with the observer."""
 
-    def __init__(self, store: Store, observer: Observer | None):
+    def __init__(self, store: Answering, observer: Observer | None):
         self._store = store
         self._observer = observer
         #: The observer has everything up to this change.

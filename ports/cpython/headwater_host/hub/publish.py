@@ -10,11 +10,11 @@ from headwater.fmq.frames import Frame
 from headwater.mqtt import spec5
 from headwater_host.hub import frames, requests
 from headwater_host.hub.connection import Connection
+from headwater_host.hub.contracts import Receiving
 from headwater_host.hub.errors import RefusedError
 from headwater_host.hub.metrics import Metric
 from headwater_host.hub.observer import Durable, Observer
 from headwater_host.hub.registry import Registry, check_ours
-from headwater_host.hub.storage import Store
 from headwater_host.hub.topics import check_topic
 
 #: Where responders publish their answers.
@@ -54,7 +54,7 @@ def process_of(ident: bytes) -> int:
 class Publishing:
     """Handlers of the requests by which messages and topics get into the storage."""
 
-    store: Store
+    store: Receiving
     registry: Registry
     durable: Durable
     observer: Observer | None

@@ -4,8 +4,8 @@ from collections.abc import Callable
 
 from headwater.mqtt import spec5
 from headwater_host.fmq.hashes import hash_of
+from headwater_host.hub.contracts import Registering
 from headwater_host.hub.errors import RefusedError
-from headwater_host.hub.storage import Store
 from headwater_host.hub.topics import check_topic, is_literal
 
 #: Topics that begin with this are the hub's.
@@ -24,7 +24,7 @@ class Registry:
     deleted."""
 
     def __init__(
-        self, store: Store, *, automatic: bool, made: Callable[[str], None], gone: Callable[[str], None]
+        self, store: Registering, *, automatic: bool, made: Callable[[str], None], gone: Callable[[str], None]
     ):
         self._store = store
         self._automatic = automatic

@@ -14,11 +14,12 @@ from headwater_host.hub.conditions import Selection
 from headwater_host.hub.config import ClientLimits
 from headwater_host.hub.connection import Connection
 from headwater_host.hub.consume import Consumers
+from headwater_host.hub.contracts import Subscribing
 from headwater_host.hub.errors import RefusedError
 from headwater_host.hub.groups import Groups
 from headwater_host.hub.registry import OWN, Registry
 from headwater_host.hub.rpc import Calls, check_responder
-from headwater_host.hub.storage import Message, Store, Subscription
+from headwater_host.hub.storage import Message, Subscription
 from headwater_host.hub.topics import check_filter
 from headwater_host.hub.turns import Steps, Turns
 
@@ -40,7 +41,7 @@ def read_subscription(registry: Registry, f: Frame) -> Subscription:
 class Subscriptions:
     """Handlers of SUBSCRIBE and UNSUBSCRIBE, and what all subscriptions cost."""
 
-    store: Store
+    store: Subscribing
     registry: Registry
     limits: ClientLimits
     turns: Turns

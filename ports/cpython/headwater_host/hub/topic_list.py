@@ -10,8 +10,8 @@ from headwater_host.fmq.values import MalformedValueError, decode_at, encode
 from headwater_host.hub import frames
 from headwater_host.hub.access import covers
 from headwater_host.hub.connection import Connection
+from headwater_host.hub.contracts import Topical
 from headwater_host.hub.errors import RefusedError
-from headwater_host.hub.storage import Store
 from headwater_host.hub.topics import check_filter
 
 #: The topic that is called.
@@ -23,7 +23,7 @@ PAGE = 1000
 class TopicList:
     """The names of all topics, sorted, so that the cost of a page depends on the page only."""
 
-    def __init__(self, store: Store, loop: asyncio.AbstractEventLoop, make_id: Callable[[], bytes]):
+    def __init__(self, store: Topical, loop: asyncio.AbstractEventLoop, make_id: Callable[[], bytes]):
         self._topics = store.topics
         self._loop = loop
         self._make_id = make_id

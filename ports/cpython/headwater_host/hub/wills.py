@@ -8,10 +8,10 @@ from headwater_host.fmq.kinds import DateTime
 from headwater_host.fmq.values import encode
 from headwater_host.hub import frames
 from headwater_host.hub.clients import Client, Will
+from headwater_host.hub.contracts import Numbering, Willing
 from headwater_host.hub.errors import RefusedError
 from headwater_host.hub.observer import Observer
 from headwater_host.hub.registry import Registry
-from headwater_host.hub.storage import Store
 
 #: The client id under which the hub has a process number.
 HUB = "$hub"
@@ -22,7 +22,7 @@ _logger = logging.getLogger("headwater.hub")
 class OwnIds:
     """Makes message ids of the hub: its process number, a thread number for each start, and a time that only grows."""
 
-    def __init__(self, store: Store):
+    def __init__(self, store: Numbering):
         self.process = store.sessions.process(HUB)
         size = (self.process.bit_length() + 7) // 8
         # The clock may have been set back since the last start, so each start is a thread of its own.
@@ -45,7 +45,7 @@ class OwnIds:
 class Wills:
     """Keeps the will of each client in the storage until it is published or taken back."""
 
-    def __init__(self, store: Store, registry: Registry, ids: OwnIds, observer: Observer | None):
+    def __init__(self, store: Willing, registry: Registry, ids: OwnIds, observer: Observer | None):
         self._store = store
         self._registry = registry
         self._ids = ids
