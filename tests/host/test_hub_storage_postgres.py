@@ -19,7 +19,7 @@ from tests.host.test_hub_commands import _publish, listening
 from tests.rows import each_row
 from tests.waiting import until
 from tools.broker import HOST, free_port
-from tools.postgres import PostgreSql
+from tools.postgres import DATABASE, USER, PostgreSql
 
 Servers = Callable[..., PostgreSql]
 
@@ -361,6 +361,34 @@ async def test_a_server_that_waits_for_no_standby(postgresql: Servers) -> None:
         assert answered == [1]
         await store.close()
         assert server.sql("SELECT count(*) FROM messages") == "1"
+    finally:
+        standby.remove()
+
+
+async def test_a_standby_that_is_promoted(postgresql: Servers) -> None:
+    server = postgresql()
+    standby = server.standby("one")
+    try:
+        server.require("one")
+        url = f"postgresql://{USER}@{HOST}:{server.port},{HOST}:{standby.port}/{DATABASE}"
+        answered: list[int] = []
+        async with store_at(url) as store:
+            store.register("t")
+            await synced(store)
+            for n in range(40):
+                put(store, "t", n)
+                store.after(lambda n=n: answered.append(n))  # type: ignore[misc]
+                await asyncio.sleep(0.001)
+            await asyncio.to_thread(server.kill)
+            put(store, "t", 40)
+            await until(lambda: store.error)
+            assert 40 not in answered
+            await asyncio.to_thread(standby.promote)
+            await synced(store)
+            assert answered == list(range(40))
+            assert store.error is None
+            assert store._engine.name.endswith(f"{HOST}:{server.port},{HOST}:{standby.port}/{DATABASE}")
+        assert standby.sql("SELECT count(*), count(DISTINCT id) FROM messages") == "41|41"
     finally:
         standby.remove()
 

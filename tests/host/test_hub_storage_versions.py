@@ -1,7 +1,7 @@
 """Storage files that earlier commits wrote, kept as SQL text in ``data``.
 
-Version 3 is from commit b41ee8a, version 2 from the last commit that wrote it. Both were made by one program:
-two topics with groups, messages at each QoS, acknowledgements out of order, a message that came back,
+Version 4 is version 3 after its upgrade. Version 3 is from commit b41ee8a, version 2 from the last commit that wrote it.
+Both were made by one program: two topics with groups, messages at each QoS, acknowledgements out of order, a message that came back,
 one that went to the dead letters, a retained message, a deleted topic, a kept session with two subscriptions, a
 handshake and a will.
 """
@@ -30,7 +30,7 @@ def names(process: int, *numbers: int) -> list[bytes]:
     return [b"%d.%d" % (process, n) for n in numbers]
 
 
-@pytest.mark.parametrize("version", [2, 3])
+@pytest.mark.parametrize("version", [2, 3, 4])
 async def test_a_file_is_read_whole(tmp_path: Path, version: int) -> None:
     path = made(tmp_path, version)
 

@@ -504,11 +504,14 @@ class PostgresEngine:
 
 
 def _shown(url: str) -> str:
-    """Return what a URL names, without a password."""
-    given = conninfo_to_dict(url)
-    place = given.get("host") or given.get("hostaddr") or "localhost"
-    port = given.get("port")
-    return f"postgresql://{place}{f':{port}' if port else ''}/{given.get('dbname', '')}"
+    """Return what a URL names, without a user and a password."""
+    given = {name: str(value) for name, value in conninfo_to_dict(url).items()}
+    hosts = (given.get("host") or given.get("hostaddr") or "localhost").split(",")
+    ports = given.get("port", "").split(",")
+    if len(ports) < len(hosts):
+        ports = ports[:1] * len(hosts)
+    places = [f"{host}:{port}" if port else host for host, port in zip(hosts, ports, strict=False)]
+    return f"postgresql://{','.join(places)}/{given.get('dbname', '')}"
 
 
 def _line(error: Exception) -> str:

@@ -13,7 +13,7 @@ STATISTICS: dict[str, tuple[str, Callable[[Store], float]]] = {
     "sessions": ("Sessions that are kept.", lambda store: len(store.sessions)),
     "sequence": ("Sequence number of the last change on the disk.", lambda store: store.durable),
     "unwritten_bytes": ("Size of messages and changes that wait for the disk.", lambda store: store.waiting),
-    "write_error": ("1 while the file cannot be written.", lambda store: int(store.error is not None)),
+    "write_error": ("1 while the storage cannot be written.", lambda store: int(store.error is not None)),
     "commits_total": ("Transactions.", lambda store: store.commits),
     "duplicates_total": ("Messages that were stored already.", lambda store: store.duplicates),
     "dead_letters_total": ("Messages moved to a dead-letter topic.", lambda store: store.dead),
