@@ -1,9 +1,9 @@
 """Storage files that earlier commits wrote, kept as SQL text in ``data``.
 
-Version 4 is version 3 after its upgrade. Version 3 is from commit b41ee8a, version 2 from the last commit that wrote it.
-Both were made by one program: two topics with groups, messages at each QoS, acknowledgements out of order, a message that came back,
-one that went to the dead letters, a retained message, a deleted topic, a kept session with two subscriptions, a
-handshake and a will.
+Version 4 is version 3 after its upgrade. Version 3 is from commit b41ee8a, version 2 from the last commit that wrote
+it. Both were made by one program: two topics with groups, messages at each QoS, acknowledgements out of order, a
+message that came back, one that went to the dead letters, a retained message, a deleted topic, a kept session with two
+subscriptions, a handshake and a will.
 """
 
 import zlib
