@@ -29,7 +29,7 @@ def leader_of(
     store: Store,
     path: Path,
     *names: str,
-    sync: int | None = 0,
+    sync: int = 0,
     deposed: Callable[[int], None] = lambda epoch: None,
 ) -> Slaves:
     return lead(store, names, sync, lambda: copied(path), deposed)
@@ -128,7 +128,7 @@ class SlaveHub:
         fence = self.store.counter("fence")
         await self.store.close()
         if snapshot:
-            install(str(self.incoming), str(self.path), fence)
+            install(str(self.incoming), str(self.path), {"fence": fence})
             self.installed += 1
             self._is_due = False
         self._open()

@@ -9,6 +9,7 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
+from headwater_host.cli import hub_replication
 from headwater_host.cli.argument_types import PASSWORD_VARIABLE
 from headwater_host.cli.options import FILE, FLAG, option, seconds, subcommand, whole
 from headwater_host.exits import FAILED, OK, USAGE, CommandError
@@ -77,6 +78,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     option(passwd, "name", "User name", metavar="NAME")
     option(passwd, "--password-file", "File whose first line is the password", FILE)
+    hub_replication.add(commands)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -88,6 +90,8 @@ def run(args: argparse.Namespace) -> int:
             hub_config.load(args.config)
         elif args.hub_command in ("status", "handover"):
             return _cluster(args)
+        elif args.hub_command != "passwd":
+            return hub_replication.run(args)
         else:
             from headwater_host.hub import users
 

@@ -3,14 +3,14 @@
 import asyncio
 import logging
 import ssl
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 
 from headwater.fmq import spec
 from headwater.fmq.frames import Frame
 from headwater.fmq.names import TYPES
 from headwater.mqtt import spec5
-from headwater_host.hub import frames
+from headwater_host.hub import frames, requests
 from headwater_host.hub.access import Access, Address
 from headwater_host.hub.broadcast import Broadcasts
 from headwater_host.hub.clients import Client, Clients
@@ -19,14 +19,16 @@ from headwater_host.hub.connection import Connection, Shared, on_elect
 from headwater_host.hub.consume import Consumers
 from headwater_host.hub.errors import RefusedError
 from headwater_host.hub.groups import Groups
-from headwater_host.hub.leadership import Leadership
+from headwater_host.hub.leadership import Leadership, refusal
 from headwater_host.hub.login import Login
 from headwater_host.hub.memory import Memory
 from headwater_host.hub.metrics import Metrics, Traffic
 from headwater_host.hub.observer import Durable, Observer
 from headwater_host.hub.publish import Publishing
 from headwater_host.hub.registry import Registry
-from headwater_host.hub.rpc import Calls
+from headwater_host.hub.replication.serving import Serving
+from headwater_host.hub.replication.slaves import Slaves
+from headwater_host.hub.rpc import Calls, Procedure
 from headwater_host.hub.storage import Message, Store, backlog
 from headwater_host.hub.storage.statistics import STATISTICS
 from headwater_host.hub.subscribe import Subscriptions, read_subscription
@@ -34,7 +36,7 @@ from headwater_host.hub.time_service import TIME, time_service
 from headwater_host.hub.topic_list import NAME, TopicList
 from headwater_host.hub.turns import Turns
 from headwater_host.hub.users import Users
-from headwater_host.hub.wills import OwnIds, Wills
+from headwater_host.hub.wills import OwnIds, SlaveIds, Wills
 
 #: Connections above the limit whose AUTH is answered with a reason; further ones are closed at once.
 TOLD = 100
@@ -53,6 +55,8 @@ Handler = Callable[[Connection, Frame, bytes], None]
 
 #: Requests that need no AUTH before them.
 _STRANGERS = {spec.AUTH, spec.ELECT}
+#: Requests that a slave refuses.
+_LEADERS = {spec.REGISTER, spec.UNREGISTER, spec.PUBLISH, spec.PUBREL, spec.SLAVEOF}
 #: Requests that are answered only after their changes are on disk.
 _STORED = {spec.REGISTER, spec.UNREGISTER, spec.PUBLISH, spec.SUBSCRIBE, spec.UNSUBSCRIBE}
 
@@ -66,6 +70,8 @@ class Broker:
         config: HubConfig,
         observer: Observer | None = None,
         leadership: Leadership | None = None,
+        slaves: Slaves | None = None,
+        procedures: Mapping[str, Procedure] | None = None,
     ):
         self.loop = loop = asyncio.get_running_loop()
         self.store = store
@@ -92,14 +98,27 @@ class Broker:
         )
         turns = Turns(loop)
         self.durable = Durable(store, observer)
+        self._leadership = self.shared.leadership
+        #: True if this hub is a slave, which serves only what writes nothing.
+        self._is_slave = self._leadership.leader is not None
+        ids = SlaveIds() if self._is_slave else OwnIds(store)
+        self._serving = Serving(slaves, ids.make)
         self.registry = Registry(
-            store, automatic=config.auto_register, made=self._topic_made, gone=self._topic_gone
+            store,
+            automatic=config.auto_register and not self._is_slave,
+            made=self._topic_made,
+            gone=self._topic_gone,
         )
-        ids = OwnIds(store)
         self._wills = Wills(store, self.registry, ids, observer)
         self._topic_list = TopicList(store, loop, ids.make)
         self.groups = Groups(store, loop, turns)
         self.broadcasts = Broadcasts(store, self.groups, turns, limits, self._traffic.sent)
+        #: The hub's own remote procedures.
+        self._procedures: dict[str, Procedure] = {
+            NAME: self._topic_list.on_call,
+            TIME: time_service(ids.make),
+            **(procedures or {}),
+        }
         self.calls = Calls(
             limits,
             loop.time,
@@ -107,7 +126,7 @@ class Broker:
             ids.make,
             self._traffic,
             self.metrics,
-            {NAME: self._topic_list.on_call, TIME: time_service(ids.make)},
+            self._procedures,
         )
         self._consumers = Consumers(
             self.groups,
@@ -124,7 +143,14 @@ class Broker:
         self.clients = Clients(store.sessions, limits, loop.time, self._subscriptions.end)
         self._users = Users(config.users)
         login = Login(
-            self.shared, self._users, self.clients, self._wills, self._refusal, store.after, self._accepted
+            self.shared,
+            self._users,
+            self.clients,
+            self._wills,
+            self._refusal,
+            store.after,
+            self._accepted,
+            self._moved,
         )
         publishing = Publishing(
             store,
@@ -151,12 +177,14 @@ class Broker:
             spec.SUBSCRIBE: self._subscriptions.on_subscribe,
             spec.UNSUBSCRIBE: self._subscriptions.on_unsubscribe,
             spec.CONSUME: self._consumers.on_consume,
+            spec.SLAVEOF: self._serving.on_slaveof,
         }
         self._ticker = loop.call_later(TICK, self._tick)
         self._trimmed = loop.time()
-        for client, subscriptions in self.clients.restore():
-            self._subscriptions.restore(client, subscriptions)
-        self._wills.restore()
+        if not self._is_slave:
+            for client, subscriptions in self.clients.restore():
+                self._subscriptions.restore(client, subscriptions)
+            self._wills.restore()
         store.on_commit = self._stored
 
     def _measure(self) -> None:
@@ -196,6 +224,7 @@ class Broker:
 
     def closed(self, connection: Connection) -> None:
         """Detach a closed connection from its client."""
+        self._serving.closed(connection)
         client, connection.client = connection.client, None
         if client is None:
             return
@@ -219,6 +248,8 @@ class Broker:
 
     def writable(self, client: Client) -> None:
         """Send waiting messages to a client."""
+        if isinstance(client.connection, Connection):
+            self._serving.writable(client.connection)
         for part in (self._consumers, self.calls, self.broadcasts):
             part.writable(client)
 
@@ -230,9 +261,24 @@ class Broker:
             raise RefusedError(spec5.PROTOCOL_ERROR, "AUTH must be accepted first")
         if handler is None:
             raise RefusedError(spec5.PROTOCOL_ERROR, f"this hub does not support {TYPES[kind]}")
+        if self._is_slave and self._writes(kind, f):
+            raise RefusedError(*refusal(self._leadership.leader or ""))
+        if kind == spec.PUBLISH and self._serving.has(connection):
+            handler = self._serving.on_payload
         handler(connection, f, ident)
         if kind in _STORED:
             connection.asked = self.store.seq
+
+    def _writes(self, kind: int, f: Frame) -> bool:
+        """Return whether a request is one that only the leader can handle."""
+        if kind == spec.SUBSCRIBE:
+            return requests.subscribe(f).group != ""
+        if kind == spec.CONSUME:
+            return not f.head & spec.ONCE or requests.subscribe(f).topic not in self._procedures
+        return kind in _LEADERS
+
+    def _moved(self, writes: bool) -> str | None:
+        return self._leadership.leader if self._is_slave and writes else None
 
     def _on_answer(self, connection: Connection, f: Frame, ident: bytes) -> None:
         """Handle ACK, PUBREC or PUBCOMP by the kind of message that it answers."""
@@ -306,7 +352,8 @@ class Broker:
         for part in (self.groups, self._consumers, self.calls):
             part.overdue(now)
         self.clients.expire(now)
-        if now - self._trimmed >= _TRIM and not self.store.trim(self.store.age.now()):
+        # A slave trims when its leader does.
+        if not self._is_slave and now - self._trimmed >= _TRIM and not self.store.trim(self.store.age.now()):
             self._trimmed = now
 
     def _look(self, connection: Connection, now: float) -> None:

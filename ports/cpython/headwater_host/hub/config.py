@@ -56,6 +56,36 @@ class Listener:
 
 
 @dataclass(frozen=True)
+class ReplicationConfig:
+    """A hub with slaves, or one of them. docs/hub-cluster.md explains each."""
+
+    #: This hub's name among ``hubs``.
+    name: str
+    #: The address of each hub by name: HOST:PORT.
+    hubs: dict[str, str]
+    #: The name of the hub that leads at first; a promotion changes it.
+    leader: str
+    #: How many slaves confirm a transaction; None: a majority of them.
+    sync: int | None = None
+    user: str = ""
+    password: str = ""
+    #: CA certificates, for hubs that are reached over TLS.
+    ca: Path | None = None
+
+    @property
+    def slaves(self) -> tuple[str, ...]:
+        """The names of this hub's slaves, if it leads."""
+        return tuple(name for name in self.hubs if name != self.name)
+
+    @property
+    def need(self) -> int:
+        """How many slaves confirm a transaction."""
+        if self.sync is not None:
+            return self.sync
+        return len(self.slaves) // 2 + 1 if self.slaves else 0
+
+
+@dataclass(frozen=True)
 class ClientLimits:
     """Limits of clients; times in seconds. docs/hub.md explains each."""
 
@@ -116,6 +146,7 @@ class HubConfig:
     #: True if the group of the storage's directory may read it.
     group_readable: bool = False
     cluster: ClusterConfig | None = None
+    replication: ReplicationConfig | None = None
 
     @property
     def storage_name(self) -> str:
@@ -200,6 +231,19 @@ def hub_address(value: str) -> str:
     return value
 
 
+def hub_name(value: str) -> str:
+    """Check the name of a hub. Raises ValueError."""
+    if not value.isprintable() or " " in value or not 1 <= len(value) <= 64:
+        raise ValueError(f"{value!r} is not printable text of 1 to 64 characters without spaces")
+    return value
+
+
+def _count_or_none(value: object) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+        raise ValueError
+    return value
+
+
 def _lease(value: object) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float) or not 1 <= value <= 3600:
         raise ValueError
@@ -225,6 +269,18 @@ CLUSTER = {
     ),
     "lease": Key("a number of seconds, 1 to 3600", _lease),
     "standby": Key(*settings.one_of("required", "none")),
+}
+REPLICATION = {
+    "name": Key("this hub's name among [[hub]]", settings.text, required=True),
+    "leader": Key("the name of the hub that leads at first", settings.text, required=True),
+    "sync": Key("a number of slaves", _count_or_none),
+    "user": Key("text", settings.text),
+    "password": Key("text", settings.text, secret=True),
+    "ca": Key("a file with CA certificates", settings.path),
+}
+HUB = {
+    "name": Key("a name without spaces", _checked(hub_name), required=True),
+    "address": Key("HOST:PORT, at which hubs and clients reach it", _checked(hub_address), required=True),
 }
 #: The fields that are sizes in bytes. Of the others, floats are seconds and whole numbers are counts.
 _SIZES = {
@@ -269,13 +325,15 @@ RULE = {
     "deny": Key('a list of networks, such as "10.0.0.0/8" or "any"', _networks),
     "allow": Key('a list of networks, such as "10.0.0.0/8" or "any"', _networks),
 }
-#: Every table: [name], but the last three are [[name]].
+#: Every table: [name], but the last four are [[name]].
 TABLES = {
     "storage": STORAGE,
     "limits": LIMITS,
     "clients": CLIENTS,
     "metrics": METRICS,
     "cluster": CLUSTER,
+    "replication": REPLICATION,
+    "hub": HUB,
     "listener": LISTENER,
     "user": USER,
     "rule": RULE,
@@ -289,8 +347,9 @@ def load(path: Path) -> HubConfig:
     """Load a file. Raises ConfigError with every mistake."""
     file = SettingsFile.read(path)
     top = file.top(TOP, TABLES)
-    storage, limits, clients, metrics, cluster = (
-        file.table(name, TABLES[name]) for name in ("storage", "limits", "clients", "metrics", "cluster")
+    storage, limits, clients, metrics, cluster, replication = (
+        file.table(name, TABLES[name])
+        for name in ("storage", "limits", "clients", "metrics", "cluster", "replication")
     )
     listeners = _listeners(file, file.tables("listener", LISTENER))
     whole = ClientLimits(**clients)
@@ -306,6 +365,7 @@ def load(path: Path) -> HubConfig:
     known = _users(file, file.tables("user", USER))
     rules = _rules(file, file.tables("rule", RULE))
     _somebody_may(file, listeners, known, rules)
+    sites = _replication(file, replication, file.tables("hub", HUB), storage.get("path"))
     file.check()
     return HubConfig(
         storage.get("path", DEFAULT_STORAGE),
@@ -318,7 +378,33 @@ def load(path: Path) -> HubConfig:
         rules,
         storage.get("group_readable", False),
         ClusterConfig(**cluster) if "advertise" in cluster else None,
+        sites,
     )
+
+
+def _replication(
+    file: SettingsFile, values: dict[str, Any], hubs: list[dict[str, Any]], storage: object
+) -> ReplicationConfig | None:
+    known: dict[str, str] = {}
+    for index, one in enumerate(hubs):
+        if one.get("name") in known:
+            file.mistake(f"there is a hub {one['name']!r} already", "hub", index, "name")
+        if one.keys() == HUB.keys():
+            known[one["name"]] = one["address"]
+    if not {"name", "leader"} <= values.keys():
+        if hubs and "replication" not in file.values:
+            file.mistake("[[hub]] needs a table [replication]", "hub", 0, "name")
+        return None
+    if str(storage).startswith(POSTGRES) or "cluster" in file.values:
+        file.mistake("[replication] needs storage in a file, and no [cluster]", "replication", 0, "name")
+    for key in ("name", "leader"):
+        if values[key] not in known:
+            file.mistake(f"there is no [[hub]] with the name {values[key]!r}", "replication", 0, key)
+    found = ReplicationConfig(hubs=known, **values)
+    if found.need > len(found.slaves):
+        text = f"'sync' is {found.need}, but the leader of {len(known)} hubs has {len(found.slaves)} slaves"
+        file.mistake(text, "replication", 0, "sync")
+    return found
 
 
 def _listeners(file: SettingsFile, tables: list[dict[str, Any]]) -> tuple[Listener, ...]:

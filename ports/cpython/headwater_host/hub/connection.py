@@ -294,6 +294,10 @@ class Connection(asyncio.Protocol):
         """Raise RefusedError unless ``may`` allows it."""
         self._shared.access.check(kind, topic, self.user, self.peer)
 
+    def check_any(self, kind: str) -> None:
+        """Raise RefusedError unless the rules allow its user a request of this type that names no topic."""
+        self._shared.access.check(kind, None, self.user, self.peer)
+
     def trust(self) -> None:
         """Allow frames of the full size: AUTH was accepted."""
         self._frame.limit = self._shared.limits.frame

@@ -12,8 +12,10 @@ from headwater_host.hub import frames, requests
 from headwater_host.hub.clients import Client, Clients, Will
 from headwater_host.hub.connection import Connection, Shared
 from headwater_host.hub.errors import RefusedError
+from headwater_host.hub.leadership import refusal
 from headwater_host.hub.publish import check_size
 from headwater_host.hub.registry import check_ours
+from headwater_host.hub.replication.line import SLAVE
 from headwater_host.hub.users import Users
 from headwater_host.hub.wills import HUB, Wills
 
@@ -39,17 +41,23 @@ class Login:
     after: Callable[[Callable[[], None]], None]
     #: Called when a client's AUTH has been answered, before its next frame is taken.
     accepted: Callable[[Client], None]
+    #: Returns the leader's address for a client that a slave cannot serve, "" if none is known, None to go on.
+    moved: Callable[[bool], str | None] = lambda writes: None
 
     def on_auth(self, connection: Connection, f: Frame, ident: bytes) -> None:
         """Begin a login. Nothing else is taken from the connection until it is answered."""
         if connection.auth_id:
             raise RefusedError(spec5.PROTOCOL_ERROR, "a connection sends AUTH once")
         connection.auth_id = ident
-        refusal = self.refusal(connection)
-        if refusal:
-            self._refuse(connection, spec5.QUOTA_EXCEEDED, refusal)
+        unable = self.refusal(connection)
+        if unable:
+            self._refuse(connection, spec5.QUOTA_EXCEEDED, unable)
             return
         request, payload = requests.auth(f)
+        moved = self.moved(not request.clean or request.topic is not None)
+        if moved is not None:
+            self._refuse(connection, *refusal(moved))
+            return
         connection.hold()
         connection.login = self.shared.begin(self._login(connection, ident, request, payload))
 
@@ -79,6 +87,9 @@ class Login:
 
     def _accept(self, connection: Connection, ident: bytes, request: requests.Auth, payload: bytes) -> None:
         name, user = request.name, request.user
+        if name.startswith(SLAVE):
+            self._accept_slave(connection, ident, request)
+            return
         _check_id(name, clean=request.clean)
         will = None
         if request.topic is not None:
@@ -97,6 +108,16 @@ class Login:
             connection.weigh()
         self.clients.accept(client)
         self.after(partial(self._answer, connection, ident, client, present))
+
+    def _accept_slave(self, connection: Connection, ident: bytes, request: requests.Auth) -> None:
+        """Accept another hub. Nothing is stored for it: what is stored may wait for slaves."""
+        self.shared.access.check("SLAVEOF", None, request.user, connection.peer)
+        client = connection.client = Client("", 0, request.user, kept=False)
+        client.connection = connection
+        connection.user = request.user
+        connection.patience = request.keep_alive * _PATIENCE
+        connection.trust()
+        self._answer(connection, ident, client, False)
 
     def _answer(self, connection: Connection, ident: bytes, client: Client, present: bool) -> None:
         connection.send(frames.accepted(ident, client.process, present, time.time_ns()))

@@ -160,6 +160,12 @@ def elect(f: Frame) -> Elect:
     return Elect(candidate, decode_at(buf, at, len(buf))[0], f.head & both == both)
 
 
+def slave(f: Frame) -> bytes:
+    """Return the address that a slave advertises, as it is encoded in SLAVEOF."""
+    buf = bytes(f.buf[f.body : f.end])
+    return buf[address.decode(buf, 0)[1] :]
+
+
 def refusal_text(f: Frame) -> str:
     """Return the text of an ACK."""
     return str(decode_at(bytes(f.buf), f.at[1], f.end)[0]) if f.count > 1 else ""

@@ -21,6 +21,7 @@ from headwater_host.hub.config import HubConfig
 from headwater_host.hub.connection import Connection
 from headwater_host.hub.errors import StorageError
 from headwater_host.hub.observer import Observer
+from headwater_host.hub.site import Site
 from headwater_host.hub.storage import Store
 
 if TYPE_CHECKING:
@@ -42,7 +43,7 @@ class Hub:
         self._broker: Broker | None = None
         self._store: Store | None = None
         #: This hub's part in a cluster.
-        self.member: Member | None = None
+        self.member: Member | Site | None = None
         self._servers: list[asyncio.AbstractServer] = []
 
     async def start(self) -> None:
@@ -55,6 +56,9 @@ class Hub:
 
             own = await _resolved(config.cluster.advertise)
             self.member = Member(config, config.cluster, own, self._observer, _say)
+        elif config.replication is not None:
+            at = config.replication.hubs[config.replication.name]
+            self.member = Site(config, config.replication, await _resolved(at), self._observer, _say)
         else:
             store = Store.open(config.storage, config.limits, group_readable=config.group_readable)
             try:

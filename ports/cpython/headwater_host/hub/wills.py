@@ -1,6 +1,7 @@
 """Wills, and ids of messages that the hub publishes."""
 
 import logging
+import secrets
 import time
 
 from headwater.fmq import spec
@@ -23,10 +24,12 @@ class OwnIds:
     """Makes message ids of the hub: its process number, a thread number for each start, and a time that only grows."""
 
     def __init__(self, store: Numbering):
-        self.process = store.sessions.process(HUB)
-        size = (self.process.bit_length() + 7) // 8
         # The clock may have been set back since the last start, so each start is a thread of its own.
-        thread = store.start()
+        self._begin(store.sessions.process(HUB), store.start())
+
+    def _begin(self, process: int, thread: int) -> None:
+        self.process = process
+        size = (process.bit_length() + 7) // 8
         more = ((thread >> 4).bit_length() + 7) // 8
         self._head = (
             bytes([spec.PUBLISH << 4 | size])
@@ -40,6 +43,13 @@ class OwnIds:
         """Return a new, unique message id."""
         self._last = max(self._last + 1, time.time_ns())
         return self._head + encode(DateTime(self._last))
+
+
+class SlaveIds(OwnIds):
+    """Makes message ids of a slave, which stores nothing: without a process number, in a random thread."""
+
+    def __init__(self) -> None:
+        self._begin(0, secrets.randbits(60))
 
 
 class Wills:

@@ -40,6 +40,8 @@ class Follower:
         #: The last change that the leader has committed, and what waits to be shown until it has.
         self._committed = 0
         self._waiting: deque[tuple[int, Callable[[], None]]] = deque()
+        #: Called when a leader is accepted.
+        self.on_led: Callable[[], None] = lambda: None
         store.confirm_with(self._durable)
 
     def begin(self, send: Callable[[bytes], None]) -> None:
@@ -69,6 +71,7 @@ class Follower:
     def received(self, data: bytes) -> None:
         """Handle a payload. Raises StorageError when it is malformed or does not fit; the connection is to end then."""
         found = wire.unpack(data)
+        self.reserve()
         if isinstance(found, wire.Changes):
             self._apply(found)
         elif isinstance(found, bytes):
@@ -102,6 +105,7 @@ class Follower:
         self._store.age.follow(age)
         self._acknowledge()
         self.reserve()
+        self.on_led()
 
     def reserve(self) -> None:
         """Ask for process numbers when few are left."""

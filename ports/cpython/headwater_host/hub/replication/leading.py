@@ -13,18 +13,17 @@ from headwater_host.hub.storage import Store
 def lead(
     store: Store,
     names: tuple[str, ...],
-    sync: int | None,
+    need: int,
     backup: Callable[[], BinaryIO],
     deposed: Callable[[int], None] = lambda epoch: None,
 ) -> Slaves:
-    """Return the slaves of this leader. ``sync``: how many of ``names`` confirm a transaction; None: a majority.
+    """Return the slaves of this leader; ``need`` of ``names`` confirm each transaction.
 
     Nothing that the storage holds counts as committed until they have confirmed it in this epoch.
     """
     history = lineage(store)
     if not history:
         history = begin_epoch(store, Lineage(), 1, new_ident())
-    need = majority(len(names)) if sync is None else sync
     slaves = Slaves(store, history, Quorum(names, need), backup, deposed)
     store.confirm_with(slaves.confirm)
     return slaves
@@ -35,8 +34,3 @@ def begin_epoch(store: Store, history: Lineage, epoch: int, ident: str) -> Linea
     history = history.followed_by(epoch, ident, store.seq)
     store.count("lineage", history.text())
     return history
-
-
-def majority(slaves: int) -> int:
-    """Return how many of a number of slaves are more than half, 0 for none."""
-    return slaves // 2 + 1 if slaves else 0

@@ -196,6 +196,10 @@ class Slaves:
             _logger.info("slave %s is gone; it has change %d", slave.name, slave.synced)
             self._forget(slave)
 
+    def knows(self, line: Line) -> bool:
+        """Return whether a connection is a slave's that follows."""
+        return self._of(line) is not None
+
     def _of(self, line: Line) -> Slave | None:
         return next((slave for slave in self.slaves.values() if slave.line is line), None)
 

@@ -2,8 +2,10 @@
 
 import os
 import sqlite3
+from collections.abc import Mapping
 from contextlib import closing
 from pathlib import Path
+from types import MappingProxyType
 
 from headwater_host.hub.errors import StorageError
 from headwater_host.hub.storage.file import File, explained
@@ -36,21 +38,22 @@ def backup(path: str, copy: str) -> None:
     _sync(copy)
 
 
-def install(copy: str, path: str, fence: str | None = None) -> None:
+def install(copy: str, path: str, counters: Mapping[str, str | None] = MappingProxyType({})) -> None:
     """Check a copy, and put it in the place of a hub's storage. No hub may run. Raises StorageError.
 
-    ``fence``: the counter of this name, which belongs to the storage that is replaced.
+    ``counters``: those of the storage that is replaced which the copy gets.
     """
     # A hub that has the storage open keeps its lock; one that was killed has left a log to be written.
     if Path(path).exists():
         File(path).close()
     file = File(copy)
     try:
-        file.writer.execute("DELETE FROM counters WHERE name = 'fence'")
-        if fence is not None:
-            row = stored_row("counter", ("fence", fence), encoded(("fence", fence)))
-            for statement in STATEMENTS["counter"]:
-                file.writer.execute(statement, row)
+        for name, value in counters.items():
+            file.writer.execute("DELETE FROM counters WHERE name = ?", (name,))
+            if value is not None:
+                row = stored_row("counter", (name, value), encoded((name, value)))
+                for statement in STATEMENTS["counter"]:
+                    file.writer.execute(statement, row)
     except sqlite3.Error as error:
         raise explained(copy, error) from error
     finally:

@@ -13,7 +13,7 @@ from headwater_host.hub.storage.contract import Engine, Row
 from headwater_host.hub.storage.records import TABLES, encoded, unpack_ids
 
 #: Counters that are no part of the hub's state.
-LOCAL = frozenset({"age", "renewed", "followed", "fence"})
+LOCAL = frozenset({"age", "renewed", "followed", "fence", "leads"})
 #: Messages that are read at once.
 _AT_ONCE = 1000
 

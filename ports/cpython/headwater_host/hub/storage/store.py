@@ -105,7 +105,7 @@ class Store:
         #: Messages since the start that were duplicates; that went to a dead-letter topic.
         self.duplicates = self.dead = 0
         # The writer's and the groups' parts of the interface.
-        self.after, self.answer = writer.after, writer.answer
+        self.after, self.answer, self.written = writer.after, writer.answer, writer.written
         self.share, self.next_turn = writer.share, writer.next_turn
         self.attach, self.detach = self._positions.attach, self._positions.detach
         self.ack, self.rewind = self._positions.ack, self._positions.rewind

@@ -48,7 +48,8 @@ class Batch:
         self.changes: list[tuple[int, str, str]] = []
         #: Messages that are trimmed, by sequence number.
         self.gone: list[int] = []
-        #: What to call when it is on the disk.
+        #: What to call when it is durable; when it is committed.
+        self.durable: list[Callable[[], None]] = []
         self.done: list[Callable[[], None]] = []
         #: Answers that are sent then.
         self.answers: dict[Callable[[bytes], None], list[bytes]] = {}
@@ -193,6 +194,14 @@ class Writer:
         else:
             batch.done.append(done)
 
+    def written(self, done: Callable[[], None]) -> None:
+        """Call ``done`` when every change so far is durable; at once when all are."""
+        batch = self.batch if self.batch.open else self._writing
+        if batch is None:
+            done()
+        else:
+            batch.durable.append(done)
+
     def _last(self) -> Batch | None:
         """Return the last batch that is not committed, if there is one."""
         if self.batch.open:
@@ -284,6 +293,8 @@ class Writer:
         self.durable = batch.last
         self.commits += 1
         self._unconfirmed.append(batch)
+        for written in batch.durable:
+            written()
         self.confirm(batch.last, partial(self._commit, batch.last))
 
     def _commit(self, last: int) -> None:

@@ -1,0 +1,202 @@
+"""``headwater hub promote``, ``rejoin``, ``backup``, ``restore`` and ``export``: commands for operators of hubs."""
+
+import argparse
+import asyncio
+import json
+import sys
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+from headwater_host.cli.options import FILE, FLAG, option, subcommand
+from headwater_host.errors import ClientError
+from headwater_host.exits import FAILED, OK, USAGE, CommandError
+from headwater_host.hub import config as hub_config
+from headwater_host.hub.config import HubConfig, ReplicationConfig
+from headwater_host.hub.errors import StorageError
+
+#: Seconds that a hub has to answer.
+_ANSWER = 5.0
+#: Seconds until a promoted slave leads.
+_LEAD = 120.0
+
+
+def add(commands: Any) -> None:
+    """Add the subcommands."""
+    promote = subcommand(
+        commands,
+        "promote",
+        "make a slave the leader",
+        "Fences the slaves that answer, and promotes the most advanced. Exit code 1: too few slaves answer.",
+    )
+    option(promote, "--config", "Configuration file of one of the hubs", FILE, required=True)
+    option(promote, "--force", "Promote although messages may be lost", FLAG)
+    rejoin = subcommand(
+        commands,
+        "rejoin",
+        "make a stopped, replaced leader a slave",
+        "Writes what only this hub has into a file beside its storage, and prints what that is.",
+    )
+    option(rejoin, "--config", "Configuration file of this hub", FILE, required=True)
+    option(rejoin, "leader", "Name of the hub that leads", metavar="LEADER")
+    for name, text, first, second in (
+        ("backup", "copy a storage, also of a running hub", "Storage file", "New file"),
+        ("restore", "replace a stopped hub's storage by a backup", "Storage file", "Backup; it is moved"),
+    ):
+        parser = subcommand(commands, name, text)
+        option(parser, "storage", first, FILE)
+        option(parser, "file", second, FILE)
+    export = subcommand(commands, "export", "print a stopped hub's whole state as text")
+    option(export, "storage", "Storage file", FILE)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Run a subcommand; return the exit code."""
+    try:
+        return _COMMANDS[args.hub_command](args)
+    except StorageError as error:
+        raise CommandError(str(error), FAILED) from error
+
+
+def _replication(path: Path) -> tuple[HubConfig, ReplicationConfig]:
+    config = hub_config.load(path)
+    if config.replication is None:
+        raise CommandError(f"{path} has no table [replication]", USAGE)
+    return config, config.replication
+
+
+def _backup(args: argparse.Namespace) -> int:
+    from headwater_host.hub.storage.backup import backup
+
+    if args.file.exists():
+        raise CommandError(f"{args.file} exists already", USAGE)
+    backup(str(args.storage), str(args.file))
+    return OK
+
+
+def _restore(args: argparse.Namespace) -> int:
+    from headwater_host.hub.storage.backup import install
+
+    if not args.file.exists():
+        raise CommandError(f"there is no backup {args.file}", USAGE)
+    install(str(args.file), str(args.storage))
+    return OK
+
+
+def _export(args: argparse.Namespace) -> int:
+    from headwater_host.hub.storage.export import export
+    from headwater_host.hub.storage.store import open_engine
+
+    if not args.storage.exists():
+        raise CommandError(f"there is no hub's storage {args.storage}", USAGE)
+    with closing(open_engine(args.storage)) as engine:
+        for line in export(engine):
+            print(line)
+    return OK
+
+
+# -- calls of hubs -----------------------------------------------------------------------------------------------------
+
+
+async def _ask(replication: ReplicationConfig, name: str, **asked: Any) -> dict[str, Any]:
+    """Call the procedure for operators of a hub. Raises ClientError."""
+    from headwater_host.client.fmq import Client
+    from headwater_host.client.route import Tls
+    from headwater_host.hub.replication.line import SLAVE
+    from headwater_host.hub.site import REPLICATION
+
+    host, _, port = replication.hubs[name].rpartition(":")
+    client = Client(
+        host.strip("[]"),
+        int(port),
+        identifier=f"{SLAVE}operator",
+        username=replication.user or None,
+        password=replication.password or None,
+        tls=None if replication.ca is None else Tls(ca=replication.ca),
+        timeout=_ANSWER,
+    )
+    async with client:
+        found = json.loads(await client.call(REPLICATION, json.dumps(asked).encode(), timeout=_ANSWER))
+    assert isinstance(found, dict)
+    return found
+
+
+def _promote(args: argparse.Namespace) -> int:
+    _, replication = _replication(args.config)
+    return asyncio.run(_promoted(replication, force=args.force))
+
+
+async def _promoted(replication: ReplicationConfig, *, force: bool) -> int:
+    from headwater_host.hub.replication.promotion import most_advanced, plan
+
+    found: dict[str, dict[str, Any]] = {}
+    for name in replication.hubs:
+        try:
+            found[name] = await _ask(replication, name)
+            print(f"{name}: {found[name]['role']}, epoch {found[name]['epoch']}, change {found[name]['seq']}")
+        except ClientError as error:
+            print(f"{name}: no answer: {error}", file=sys.stderr)
+    chosen = plan(found, len(replication.hubs), replication.need, force=force)
+    if chosen.risk:
+        print(f"warning: {chosen.risk}", file=sys.stderr)
+    fenced: dict[str, dict[str, Any]] = {}
+    for name in chosen.slaves:
+        try:
+            fenced[name] = await _ask(
+                replication, name, command="fence", epoch=chosen.epoch, ident=chosen.ident
+            )
+        except ClientError as error:
+            print(f"{name}: not fenced: {error}", file=sys.stderr)
+    # Some may have failed since they answered.
+    plan(fenced, len(replication.hubs), replication.need, force=force)
+    best = most_advanced(fenced)
+    await _ask(replication, best, command="promote", epoch=chosen.epoch, ident=chosen.ident)
+    for _ in range(int(_LEAD)):
+        await asyncio.sleep(1)
+        try:
+            if (await _ask(replication, best))["role"] == "leader":
+                print(f"{best} leads epoch {chosen.epoch}")
+                return OK
+        except ClientError:
+            continue
+    raise CommandError(f"{best} does not lead after {_LEAD:.0f} seconds: see its log", FAILED)
+
+
+def _rejoin(args: argparse.Namespace) -> int:
+    config, replication = _replication(args.config)
+    if args.leader not in replication.slaves:
+        raise CommandError(f"{args.leader!r} is not the name of another hub", USAGE)
+    return asyncio.run(_rejoined(Path(config.storage), replication, args.leader))
+
+
+async def _rejoined(path: Path, replication: ReplicationConfig, leader: str) -> int:
+    from headwater_host.hub.replication.lineage import Lineage
+    from headwater_host.hub.replication.rejoining import rejoin
+
+    try:
+        found = await _ask(replication, leader)
+    except ClientError as error:
+        raise CommandError(f"{leader!r} does not answer: {error}", FAILED) from error
+    if found["role"] != "leader":
+        raise CommandError(f"{leader!r} does not lead: it is a {found['role']}", FAILED)
+    lost = await rejoin(path, leader, Lineage.parse(found["lineage"]))
+    if lost.tail is None:
+        print(f"nothing is lost: {leader} has every change of this hub")
+        return OK
+    print(f"{lost.changes} changes that {leader} does not have are in {lost.tail}:")
+    for topic, count in sorted(lost.messages.items()):
+        print(f"  {count} messages of {topic}")
+    print(f"  {lost.changes - lost.messages.total()} other changes")
+    if lost.unknown:
+        print(f"  {lost.unknown} older changes are only in the old storage")
+    print(f"the old storage is {lost.before}")
+    return OK
+
+
+_COMMANDS = {
+    "promote": _promote,
+    "rejoin": _rejoin,
+    "backup": _backup,
+    "restore": _restore,
+    "export": _export,
+}
