@@ -40,7 +40,7 @@ async def hubs(url: str, n: int, lease: float = 2.0, **more: Any) -> AsyncIterat
 
 def leading(started: list[Hub]) -> list[Hub]:
     """The hubs whose broker may send something."""
-    return [hub for hub in started if hub.member is not None and hub.member.broker and hub.member.leads()]
+    return [hub for hub in started if member_of(hub).broker and member_of(hub).leads()]
 
 
 async def leader_of(started: list[Hub]) -> Hub:
@@ -71,7 +71,7 @@ def client_of(started: list[Hub], name: str, **more: Any) -> Client:
 
 def member_of(hub: Hub) -> Member:
     """The hub's part in the cluster."""
-    assert hub.member is not None
+    assert isinstance(hub.member, Member)
     return hub.member
 
 

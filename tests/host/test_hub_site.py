@@ -46,10 +46,14 @@ async def test_slaves_follow_and_serve_what_writes_nothing(tmp_path: Path) -> No
             await publish(hubs, "a", "t", b"two", b"three")
             got = [await asyncio.wait_for(reader.messages.__anext__(), 60) for _ in range(2)]
             assert [message.payload for message in got] == [b"two", b"three"]
+        # A client that writes is sent to the leader, which gets what is not acknowledged.
+        async with Client("127.0.0.1", hubs.ports["b"], reconnect=True, timeout=60) as writer:
+            await writer.publish("t", b"four", qos=1)
+        async with Client("127.0.0.1", hubs.ports["c"], timeout=60) as member:
             with pytest.raises(ClientError, match=hubs.at("a")):
-                await reader.publish("t", b"four", qos=1)
-            with pytest.raises(ClientError, match=hubs.at("a")):
-                await reader.subscribe("t", group="g")
+                await member.subscribe("t", group="g")
+        await hubs.equal("a", "b", "c")
+        assert stored(hubs, "b")[-1] == b"four"
         assert hubs["b"].store.sessions.last_process == hubs["a"].store.sessions.last_process
         # A session is the leader's: the client is sent there.
         kept = SessionOptions(clean_start=False)

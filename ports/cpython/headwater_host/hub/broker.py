@@ -262,7 +262,9 @@ class Broker:
         if handler is None:
             raise RefusedError(spec5.PROTOCOL_ERROR, f"this hub does not support {TYPES[kind]}")
         if self._is_slave and self._writes(kind, f):
-            raise RefusedError(*refusal(self._leadership.leader or ""))
+            # A refusal of a message would make its client forget it.
+            connection.close(*refusal(self._leadership.leader or ""))
+            return
         if kind == spec.PUBLISH and self._serving.has(connection):
             handler = self._serving.on_payload
         handler(connection, f, ident)

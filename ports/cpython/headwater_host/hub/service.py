@@ -57,8 +57,8 @@ class Hub:
             own = await _resolved(config.cluster.advertise)
             self.member = Member(config, config.cluster, own, self._observer, _say)
         elif config.replication is not None:
-            at = config.replication.hubs[config.replication.name]
-            self.member = Site(config, config.replication, await _resolved(at), self._observer, _say)
+            named = config.replication.hubs[config.replication.name]
+            self.member = Site(config, config.replication, await _resolved(named), self._observer, _say)
         else:
             store = Store.open(config.storage, config.limits, group_readable=config.group_readable)
             try:
