@@ -79,7 +79,7 @@ class ReplicationConfig:
 
     @property
     def need(self) -> int:
-        """How many slaves confirm a transaction."""
+        """The number of slaves that confirm a transaction."""
         if self.sync is not None:
             return self.sync
         return len(self.slaves) // 2 + 1 if self.slaves else 0

@@ -120,7 +120,7 @@ class Site:
 
     @property
     def front(self) -> Broker:
-        """What new connections belong to."""
+        """The broker that new connections belong to."""
         return self.broker
 
     @property

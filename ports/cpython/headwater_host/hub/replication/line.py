@@ -13,7 +13,6 @@ from typing import Protocol
 from headwater.fmq import spec
 from headwater.fmq.frames import Frame, decode_fields, decode_header
 from headwater.fmq.ids import MORE
-from headwater.mqtt import spec5
 from headwater_host.fmq import address
 from headwater_host.fmq.kinds import DateTime
 from headwater_host.fmq.values import encode
@@ -36,7 +35,7 @@ _logger = logging.getLogger("headwater.hub")
 
 
 class Half(Protocol):
-    """What uses a connection: a slave's ``Follower``, or a leader that tells another one of its epoch."""
+    """One use of a connection: a slave's ``Follower``, or a leader that tells another one of its epoch."""
 
     def begin(self, send: Callable[[bytes], None]) -> None:
         """The other hub has accepted SLAVEOF."""
@@ -77,8 +76,6 @@ class Line(asyncio.Protocol):
         #: Set when it has ended, and why.
         self.ended = asyncio.Event()
         self.why = ""
-        #: The address of another leader that the hub named.
-        self.moved = ""
 
     def _id(self, kind: int) -> bytes:
         return bytes((kind << 4,)) + self._thread + encode(DateTime(next(self._ids)))
@@ -140,10 +137,7 @@ class Line(asyncio.Protocol):
     def _answered(self, ident: bytes, f: Frame) -> None:
         code = max(f.code, 0)
         if code:
-            text = requests.refusal_text(f)
-            if code == spec5.SERVER_MOVED:
-                self.moved = text
-            self.close(f"refused with 0x{code:02X}: {text}")
+            self.close(f"refused with 0x{code:02X}: {requests.refusal_text(f)}")
         elif ident == self._asked and ident[0] >> 4 == spec.AUTH:
             self._asked = self._id(spec.SLAVEOF)
             self._write(frames.framed(spec.SLAVEOF << 4, self._asked, self._addresses))
