@@ -101,3 +101,17 @@ async def test_a_fenced_write_ends_leadership(database: str) -> None:
         assert sum(member_of(hub).takeovers for hub in started) >= 2
         await client.publish("t", b"3", 1)
         assert stored(await leader_of(started), "t") == [b"1", b"2", b"3"]
+
+
+async def test_a_leader_that_stops_answers_and_sends_its_clients_on(database: str) -> None:
+    async with hubs(database, 2) as started, client_of(started, "p") as client:
+        leader = await leader_of(started)
+        (other,) = (hub for hub in started if hub is not leader)
+        await client.publish("t", b"0", 1)
+        under = [asyncio.ensure_future(client.publish("t", b"%d" % n, 1)) for n in range(1, 200)]
+        await asyncio.sleep(0)
+        await leader.stop()
+        started.remove(leader)
+        await asyncio.gather(*under)
+        assert client.server == member_of(other).lease.advertise
+        assert stored(other, "t") == [b"%d" % n for n in range(200)]

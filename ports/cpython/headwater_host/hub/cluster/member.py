@@ -33,6 +33,8 @@ _SOME = 1000
 _AGAIN = 0.5
 #: Seconds that a handover waits for answers to leave, and for another hub to lead.
 HANDOVER = 5.0
+#: The same for a hub that stops.
+FAREWELL = 1.0
 
 _logger = logging.getLogger("headwater.hub")
 
@@ -270,7 +272,7 @@ class Member(Leadership):
         if self.broker is not None and self._handing is None:
             self._handing = asyncio.ensure_future(self._hand_over(self.broker))
 
-    async def _hand_over(self, broker: Broker) -> None:
+    async def _hand_over(self, broker: Broker, seconds: float = HANDOVER) -> None:
         """Answer what has come, let another hub lead, and send the clients there.
 
         Nothing is read from clients meanwhile, so no message is refused; what they have sent they send there.
@@ -284,17 +286,17 @@ class Member(Leadership):
             done = asyncio.Event()
             broker.durable.after(done.set)
             with contextlib.suppress(asyncio.TimeoutError):
-                await asyncio.wait_for(done.wait(), HANDOVER)
+                await asyncio.wait_for(done.wait(), seconds)
             for _ in range(3):
                 # Answers leave at the end of a turn.
                 await asyncio.sleep(0)
             self.lease.stand(False)
             self.lease.release(epoch)
-            end = asyncio.get_running_loop().time() + HANDOVER
+            end = asyncio.get_running_loop().time() + seconds
             while not self.leader and asyncio.get_running_loop().time() < end:
                 await asyncio.sleep(0.01)
             if not self.leader:
-                _logger.warning("no other hub leads; this one tries again")
+                _logger.warning("no other hub leads")
         finally:
             self.broker, self._handing = broker, None
             await self._step_down()
@@ -312,6 +314,8 @@ class Member(Leadership):
         if self._governing is not None:
             self._governing.cancel()
             await asyncio.gather(self._governing, return_exceptions=True)
+        if self.broker is not None:
+            await self._hand_over(self.broker, FAREWELL)
         await asyncio.to_thread(self.lease.stop)
         self.follower.stop()
         await self._drop_store()
