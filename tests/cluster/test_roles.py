@@ -115,3 +115,30 @@ async def test_a_leader_that_stops_answers_and_sends_its_clients_on(database: st
         await asyncio.gather(*under)
         assert client.server == member_of(other).lease.advertise
         assert stored(other, "t") == [b"%d" % n for n in range(200)]
+
+
+async def test_a_hub_leads_again_and_again(database: str) -> None:
+    async with hubs(database, 1) as started, client_of(started, "p") as client:
+        for n in range(4):
+            await client.publish(f"t{n}", b"%d" % n, 1)
+            epoch = member_of(started[0]).lease.epoch
+            with psycopg.connect(database, autocommit=True) as db:
+                db.execute("UPDATE leader SET epoch = epoch + 1, turn = 0, holder = '', length_ms = 0")
+            await client.publish(f"t{n}", b"again", 1)
+            assert member_of(started[0]).lease.epoch > epoch
+            assert stored(started[0], f"t{n}") == [b"%d" % n, b"again"]
+
+
+async def test_a_follower_knows_new_topics_with_their_messages(database: str) -> None:
+    """Topics and messages that it reads together, and more of them than it reads at once."""
+    async with hubs(database, 2) as started, client_of(started, "p") as client:
+        leader = await leader_of(started)
+        (other,) = (hub for hub in started if hub is not leader)
+        kept = member_of(other).store
+        for n in range(600):
+            await client.publish(f"topic/{n}", b"", 0)
+            await client.publish(f"topic/{n}", b"%d" % n, 0)
+        await client.publish("end", b"", 1)
+        await until(lambda: member_of(other).lease.seq() == leader.broker.store.seq, seconds=SECONDS)
+        # It has followed, and did not have to load everything again.
+        assert member_of(other).store is kept

@@ -162,16 +162,11 @@ class Keeper(BaseKeeper):
         # A named hub that names another one is not followed: the next dialer's hub knows more.
         followed = self._followed == self.connections
         self._followed = -1
-        session, dialer = self.client.session, self.client.dialer
-        if followed or status != E_REFUSED or session.return_code != _MOVED or not hasattr(dialer, "aim"):
+        if followed or status != E_REFUSED or self.client.session.return_code != _MOVED:
             return False
-        host, _, port = session.reason().rpartition(b":")
-        try:
-            dialer.aim(str(host, "utf-8").strip("[]"), int(port))
-        except ValueError:
-            return False
-        self._followed = self.connections
-        return True
+        if _aim(self.client):
+            self._followed = self.connections
+        return self._followed >= 0
 
     def _find(self, topic_filter: "Bytes", group: "Bytes") -> int:
         for i in range(len(self._filters)):
@@ -211,3 +206,13 @@ class Keeper(BaseKeeper):
         if self.on_request is not None:
             self.on_request(number, code)
         return False
+
+
+def _aim(client: "Client") -> bool:
+    """Aim the dialer at the hub that the refusal names. Allocates, so it is not part of ``_follow``."""
+    host, _, port = client.session.reason().rpartition(b":")
+    try:
+        client.dialer.aim(str(host, "utf-8").strip("[]"), int(port))  # type: ignore[attr-defined]
+    except (AttributeError, ValueError):
+        return False
+    return True

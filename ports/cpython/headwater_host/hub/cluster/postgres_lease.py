@@ -56,7 +56,7 @@ _RELEASE = "UPDATE leader SET length_ms = 0 WHERE epoch = %s AND holder = %s"
 #: What the former leader has open would block the takeover.
 _TERMINATE = """SELECT pg_terminate_backend(pid, %s) FROM pg_stat_activity
     WHERE datname = current_database() AND application_name LIKE %s AND pid <> pg_backend_pid()"""
-STANDBYS = """SELECT current_setting('synchronous_standby_names'), current_setting('fsync'),
+STANDBYS = """SELECT current_setting('synchronous_standby_names'),
     (SELECT count(*) FROM pg_stat_replication WHERE sync_state IN ('sync', 'quorum')),
     (SELECT count(*) FROM pg_stat_replication WHERE sync_state IS NULL)"""
 
@@ -285,7 +285,7 @@ class PostgresLease:
     async def _take(self, row: Row) -> None:
         lease = self._lease
         if self._standby:
-            problem = standby_problem(await (await self._ask(STANDBYS)).fetchone() or ("", "", 0, 0))
+            problem = standby_problem(await (await self._ask(STANDBYS)).fetchone() or ("", 0, 0))
             if problem:
                 self._say(problem)
                 return
@@ -384,11 +384,9 @@ async def _bounded(
     return await task
 
 
-def standby_problem(found: "tuple[str, str, int, int]") -> str:
+def standby_problem(found: tuple[str, int, int]) -> str:
     """Return why a database loses acknowledged messages with its machine, or "". ``found``: a row of STANDBYS."""
-    names, fsync, synchronous, hidden = found
-    if fsync != "on":
-        return "PostgreSQL runs with fsync = off: messages would be lost in a power failure"
+    names, synchronous, hidden = found
     if not names:
         return (
             "PostgreSQL waits for no standby (synchronous_standby_names is empty): "

@@ -53,13 +53,17 @@ def _some(
             break
     # What is after the end of a full list is not known from that list.
     ends = [some[-1][0] for some in (kept, stored, retained, seen) if len(some) >= limit]
-    found = {seq: Change(seq, "seen", (ident, time_ns)) for seq, ident, time_ns in seen}
-    for kind, rows in (("retained", retained), ("message", stored)):
-        for row in rows:
-            if row[2] not in leaving:
-                found[row[0]] = Change(row[0], kind, (_message(row, name(row[2])),))
-    found |= {seq: Change(seq, kind, tuple(json.loads(body))) for seq, kind, body in kept}
     end = min(ends) if ends else None
+    found = {seq: Change(seq, kind, tuple(json.loads(body))) for seq, kind, body in kept}
+    # Topics that the follower does not have yet.
+    fresh = {change.values[0]: change.values[1] for change in found.values() if change.kind == "register"}
+    for kind, rows in (("message", stored), ("retained", retained)):
+        for row in rows:
+            if row[2] not in leaving and (end is None or row[0] <= end):
+                made = _message(row, fresh.get(row[2]) or name(row[2]))
+                found.setdefault(row[0], Change(row[0], kind, (made,)))
+    for seq, ident, time_ns in seen:
+        found.setdefault(seq, Change(seq, "seen", (ident, time_ns)))
     return [found[seq] for seq in sorted(found) if end is None or seq <= end][:limit], end
 
 
