@@ -229,3 +229,66 @@ def test_a_hub_that_does_not_answer_a_request_is_left() -> None:
     assert k.keeper.status == errors.E_TIMEOUT
     k.dialer.deaf = False
     k.until(lambda: k.answers == [(b"t", 0)])
+
+
+# -- hubs that do not lead -----------------------------------------------------------------------------------------
+
+
+class Aimed:
+    """A dialer that notes where it is aimed at; the hub refuses with the leader's address until it is."""
+
+    def __init__(self, k: Kept, leader: bytes):
+        self.k = k
+        self.dialer = k.dialer
+        self.leader = leader
+        self.aimed: list[tuple[str, int]] = []
+        self.ticks_ms = k.dialer.ticks_ms
+        self.wait = k.dialer.wait
+        self.refuses = True
+        self.opened = 0
+
+    def open(self) -> "object":
+        self.opened += 1
+        self.k.hub.refuse = (spec.AUTH, 0x9D, self.leader) if self.refuses else None
+        return self.dialer.open()
+
+    def aim(self, host: str, port: int) -> None:
+        self.aimed.append((host, port))
+
+
+def moved(leader: bytes, n: int = 1) -> "tuple[Kept, list[Aimed]]":
+    k = Kept()
+    dialers = [Aimed(k, leader) for _ in range(n)]
+    k.keeper.dialers = tuple(dialers)  # type: ignore[arg-type]
+    k.keeper.start()
+    return k, dialers
+
+
+def test_a_named_leader_is_dialed_at_once() -> None:
+    for text, address in (
+        (b"10.0.0.7:7443", ("10.0.0.7", 7443)),
+        (b"[fd00::7]:1", ("fd00::7", 1)),
+        (b"hub-b:7760", ("hub-b", 7760)),
+    ):
+        k, (dialer,) = moved(text)
+        k.until(lambda d=dialer: d.aimed)
+        dialer.refuses = False
+        k.until(lambda keeper=k.keeper: keeper.state == ONLINE)
+        assert dialer.aimed == [address] and dialer.opened == 2 and k.keeper.failures == 0
+        # And again after the connection is lost.
+        dialer.refuses = True
+        k.dialer.lines[-1].hung_up = True
+        k.until(lambda d=dialer: len(d.aimed) == 2)
+
+
+def test_hubs_that_name_each_other_end_a_round() -> None:
+    k, dialers = moved(b"h:1", 2)
+    k.until(lambda: k.keeper.failures)
+    assert [d.aimed for d in dialers] == [[("h", 1)], [("h", 1)]] and [d.opened for d in dialers] == [2, 2]
+
+
+def test_no_address_is_followed_by_the_next_dialer() -> None:
+    for text in (b"", b"nonsense", b"h:x", b":"):
+        k, dialers = moved(text, 2)
+        k.until(lambda d=dialers: d[1].opened)
+        assert not dialers[0].aimed and dialers[0].opened == 1

@@ -35,14 +35,12 @@ class Tcp:
 
     A name is resolved for the first attempt and after a failed one, which continues with the next of several addresses.
     If the name cannot be resolved then, its addresses stay in use. Resolving blocks unless there is a ``resolver``
-    (``headwater_board.resolver``), which raises ValueError here for a host that no query can have.
+    (``headwater_board.resolver``).
     """
 
     def __init__(
         self, host: str, port: int = 1883, timeout_ms: int = 10000, resolver: "Resolver | None" = None
     ):
-        if resolver is not None:
-            resolver.check(host)
         self.host = host
         self.port = port
         self.timeout_ms = timeout_ms
@@ -59,6 +57,8 @@ class Tcp:
         self._failed = 0
         self._resolved = -1
         self._addresses: list[Any] = []
+        # The address of the next connection, if it is another one.
+        self._aimed: tuple[str, int] | None = None
 
     def open(self) -> "Any":
         """Connect. Raises OSError (ETIMEDOUT: no answer)."""
@@ -88,6 +88,11 @@ class Tcp:
             self.hang_up()
             raise OSError(errno.ETIMEDOUT)
         return False
+
+    def aim(self, host: str, port: int) -> None:
+        """Have the next connection, and only that one, lead to this address."""
+        self._aimed = (host, port)
+        self._resolved = -1
 
     def hang_up(self) -> None:
         """Release the socket; close it unless ``open`` has returned it. End the resolver's query."""
@@ -120,7 +125,9 @@ class Tcp:
             except OSError:
                 if not self._addresses:
                     raise
-            self._resolved = self._failed
+            # The addresses of another host are used once.
+            self._resolved = -1 if self._aimed else self._failed
+            self._aimed = None
         address = self._addresses[self._failed % len(self._addresses)]
         s = socket.socket(address[0], socket.SOCK_STREAM)
         try:
@@ -141,12 +148,13 @@ class Tcp:
         return True
 
     def _resolve(self) -> bool:
-        hosts = [self.host] if self.resolver is None else self.resolver.resolve(self.host)
+        host, port = self._aimed or (self.host, self.port)
+        hosts = [host] if self.resolver is None else self.resolver.resolve(host)
         if hosts is None:
             return False
         found: list[Any] = []
         for host in hosts:
-            found += socket.getaddrinfo(host, self.port, 0, socket.SOCK_STREAM)
+            found += socket.getaddrinfo(host, port, 0, socket.SOCK_STREAM)
         self._addresses = found
         return True
 
