@@ -31,6 +31,15 @@ from tools.toolchain import ROOT
 WHERE = [pytest.param(name, marks=getattr(pytest.mark, f"needs_{name}"), id=name) for name in RUNTIMES]
 #: What is easily done wrong, each in a module of its own, and what it must print.
 TRAPS = {
+    "assigned together, without a tuple": (
+        {
+            "one": "class A:\n    def __init__(self):\n        self.x, self.y = 1, 2\n"
+            "    def swap(self):\n        self.x, self.y = self.y, self.x\n        return self.x\n"
+            "    def one(self):\n        (z,) = (self.y,)\n        return z\n"
+        },
+        "from headwater.one import A\nfrom micropython import heap_lock, heap_unlock\na = A()\nheap_lock()\n"
+        "try:\n    n = a.swap()\nfinally:\n    heap_unlock()\nprint(n, a.x, a.y, a.one())\n",
+    ),
     "a local name like a global of another module": (
         {"one": "def send(n):\n    return n + 1\n"},
         "from headwater import one\n"

@@ -154,7 +154,7 @@ class _Unit:
             rename_globals(node, made)
             if short:
                 short_parameters([node], {made[name] for name in private}, keywords)
-            text = ast.unparse(ast.fix_missing_locations(node))
+            text = _unparsed(node)
             where += self._lines(origin, text, before, len(lines))
             lines += text.split("\n")
         lines += self._tail(made)
@@ -250,6 +250,30 @@ class _Unit:
             names = " = ".join([*plain, *(f"modules[{name!r}]" for name in others)])
             found += ["from sys import modules", f"{names} = modules[{self.unit!r}]", "del modules"]
         return found
+
+
+def _unparsed(node: ast.stmt) -> str:
+    """The text of a statement, with ``a, b = c, d`` as it stands here.
+
+    ``ast.unparse`` puts the values into parentheses. MicroPython then allocates a tuple, which it does not otherwise.
+    """
+    pairs = [
+        one
+        for one in walk(node)
+        if isinstance(one, ast.Assign)
+        and isinstance(one.targets[0], ast.Tuple)
+        and isinstance(one.value, ast.Tuple)
+        and len(one.value.elts) > 1
+    ]
+    values = [pair.value for pair in pairs]
+    for number, pair in enumerate(pairs):
+        pair.value = ast.Name(f"__pair_{number}__", ast.Load())
+    text = ast.unparse(ast.fix_missing_locations(node))
+    for number, (pair, value) in enumerate(zip(pairs, values, strict=True)):
+        assert isinstance(value, ast.Tuple)
+        pair.value = value
+        text = text.replace(f"__pair_{number}__", ", ".join(map(ast.unparse, value.elts)))
+    return text
 
 
 def _places(node: ast.stmt) -> list[tuple[int, str]]:
