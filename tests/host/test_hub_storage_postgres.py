@@ -255,6 +255,41 @@ async def test_a_write_that_waits_for_ever_can_be_ended(postgresql: Servers) -> 
     assert server.sql("SELECT count(*) FROM topics") == "0"
 
 
+async def test_a_server_that_does_not_answer(postgresql: Servers, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(writer, "LATE", 0.3)
+    server = postgresql()
+    async with store_at(server.url()) as store:
+        store.register("t")
+        await synced(store)
+        server.pause()
+        try:
+            put(store, "t", 1)
+            assert store.error is None
+            await until(lambda: store.error)
+            assert "a transaction is not written after" in str(store.error)
+        finally:
+            server.resume()
+        await synced(store)
+        assert store.error is None
+        assert queue_ids(store) == [ident(1)]
+
+
+async def test_changes_that_were_not_mirrored(database: str) -> None:
+    """A hub does not lead with less than there is: it would give numbers again."""
+    engine = PostgresEngine(database)
+    warm = Store(engine, Limits())
+    async with store_at(database) as store:
+        store.register("t")
+        put(store, "t", 1)
+    with pytest.raises(StorageError, match="has changes up to 2, and only 0 of them were read"):
+        warm.lead()
+    warm.mirror(warm.changes(0, 10))
+    warm.lead()
+    assert put(warm, "t", 2) == 3
+    await synced(warm)
+    await warm.close()
+
+
 # -- a standby ---------------------------------------------------------------------------------------------------------
 
 WAITS = "SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'SyncRep'"

@@ -260,6 +260,7 @@ class PostgresEngine:
         Waits for the database, so call it in a thread where that matters.
         """
         with self._explaining():
+            self._drop()
             self._locks = epoch is None
             try:
                 self._epoch = self._take() if epoch is None else epoch

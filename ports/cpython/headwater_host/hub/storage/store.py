@@ -152,6 +152,11 @@ class Store:
     def lead(self, epoch: int | None = None) -> None:
         """Begin to write, in an epoch that the engine knows. Raises StorageError, FencedError if it does not."""
         self._writer.lead(epoch)
+        last = self._engine.last()
+        if last > self.seq:
+            raise StorageError(
+                f"the hub's storage has changes up to {last}, and only {self.seq} of them were read"
+            )
         # What was replayed until now is continued.
         self._positions.replayed()
 
@@ -221,7 +226,7 @@ class Store:
     @property
     def error(self) -> Exception | None:
         """Why nothing can be written at present. The hub tries again every second."""
-        return self._writer.error
+        return self._writer.failure()
 
     def tell(self, on_error: Callable[[Exception | None], object]) -> None:
         """Have ``on_error(error)`` called when nothing can be written, and ``on_error(None)`` when it can again."""

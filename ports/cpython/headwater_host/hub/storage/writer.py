@@ -22,6 +22,9 @@ from headwater_host.hub.storage.records import OVERHEAD, Message, Seen, encoded,
 #: Seconds until a transaction that failed is tried again.
 RETRY = 1.0
 
+#: Seconds after which a transaction that is still being written is an error: a server may hold it for ever.
+LATE = 10.0
+
 #: Called with the last change of a durable transaction, and with what to call when it is committed. Transactions are
 #: committed in order: confirming one confirms those before it.
 Confirm = Callable[[int, Callable[[], None]], None]
@@ -100,6 +103,8 @@ class Writer:
         #: Batches that are durable but not committed, the oldest first.
         self._unconfirmed: deque[Batch] = deque()
         self._running: asyncio.Future[None] | None = None
+        #: The start of the write, by the loop's clock.
+        self._began = 0.0
         self._scheduled = False
         self._closing = self._closed = False
         self.batch = Batch()
@@ -260,8 +265,17 @@ class Writer:
     def _submit(self) -> None:
         if self._writing is not None and not self._closing:
             loop = asyncio.get_running_loop()
+            self._began = loop.time()
             self._running = loop.run_in_executor(self._thread, self._engine.write, self._transaction())
             self._running.add_done_callback(self._finished)
+
+    def failure(self) -> Exception | None:
+        """Return why nothing is written at present."""
+        if self.error is None and self._running is not None:
+            seconds = asyncio.get_running_loop().time() - self._began
+            if seconds > LATE:
+                return StorageError(f"a transaction is not written after {seconds:.0f} s")
+        return self.error
 
     def _transaction(self) -> Transaction:
         assert self._writing is not None
