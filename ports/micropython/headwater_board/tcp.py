@@ -35,12 +35,14 @@ class Tcp:
 
     A name is resolved for the first attempt and after a failed one, which continues with the next of several addresses.
     If the name cannot be resolved then, its addresses stay in use. Resolving blocks unless there is a ``resolver``
-    (``headwater_board.resolver``).
+    (``headwater_board.resolver``), which raises ValueError here for a host that no query can have.
     """
 
     def __init__(
         self, host: str, port: int = 1883, timeout_ms: int = 10000, resolver: "Resolver | None" = None
     ):
+        if resolver is not None:
+            resolver.check(host)
         self.host = host
         self.port = port
         self.timeout_ms = timeout_ms
