@@ -306,6 +306,127 @@ def test_an_update_over_fmq(tmp_path: Path) -> None:
     asyncio.run(run())
 
 
+def _changed(module: str, old: str, new: str) -> dict[str, Content]:
+    """Return the installed modules, with one of them changed."""
+    source = (ROOT / "ports" / "micropython" / "headwater_board" / f"{module}.py").read_text()
+    assert re.search(old, source, re.MULTILINE)
+    files: dict[str, Content] = {**package_files("mpy")}
+    del files[f"/lib/headwater_board/{module}.mpy"]
+    return {**files, f"/lib/headwater_board/{module}.py": re.sub(old, new, source, flags=re.MULTILINE)}
+
+
+OLD_LOADER = ("loader", r"^VERSION = \d+$", "")
+CURE = r"headwater_board\.loader is too old: install headwater-update over USB"
+
+
+def test_an_installed_receiver_refuses_images_if_its_loader_is_older(mosquitto: Start) -> None:
+    broker = mosquitto()
+    with updates.board(broker.port, installed=_changed(*OLD_LOADER)) as board:
+        board.wait_for("version 0 is online")
+        with pytest.raises(UpdateError, match=f"the board refused the update: .*{CURE}"):
+            asyncio.run(updates.install(broker.port, updates.image(updates.version("1"), "1")))
+        assert "version 1" not in board.log
+
+
+def test_an_update_with_a_receiver_that_needs_a_newer_loader_is_rolled_back(mosquitto: Start) -> None:
+    broker = mosquitto()
+    installed = {
+        **_changed(*OLD_LOADER),
+        **_changed("ota", r"^_LOADER = const\(\d+\)$", "_LOADER = const(1)"),
+    }
+    del installed["/lib/headwater_board/loader.mpy"], installed["/lib/headwater_board/ota.mpy"]
+    others = re.compile(r"/lib/headwater/(fmq|ibmmq|link|compat)/")
+    library = {name: path for name, path in package_files("mpy").items() if not others.match(name)}
+    files = updates.version("1", **{name.lstrip("/"): path.read_bytes() for name, path in library.items()})
+    with updates.board(broker.port, installed=installed) as board:
+        board.wait_for("version 0 is online")
+        with pytest.raises(UpdateError, match=rf"{CURE}\); the board runs 0 again"):
+            asyncio.run(updates.install(broker.port, updates.image(files, "1")))
+        # The receiver that is installed takes a version without the library.
+        asyncio.run(updates.install(broker.port, updates.image(updates.version("2"), "2", 2)))
+
+
+#: Publishes in ``on_message``, for each piece of an update and for each command.
+ECHO = """
+pieces = 0
+
+def on_message(message):
+    global pieces
+    if update.take(message):
+        pieces += 1
+        keeper.publish(b"boards/shed/piece", b"x", pieces % 3)
+    else:
+        keeper.publish(b"boards/shed/echo", message.payload_bytes(), 1)
+
+keeper.client.on_message = on_message
+keeper.subscribe(b"boards/shed/command", 1)
+"""
+ECHOING = updates.APP.replace("keeper.client.on_message = update.take", ECHO)
+
+
+def test_publishing_in_on_message_during_an_update(mosquitto: Start) -> None:
+    broker = mosquitto()
+    commands = [b"%d" % i for i in range(100)]
+    with updates.board(broker.port, {"app.py": ECHOING}) as board:
+        board.wait_for("version 0 is online")
+        files = updates.version("1", **{"app.py": ECHOING.encode(), "data/big.bin": bytes(range(251)) * 300})
+
+        async def run() -> list[bytes]:
+            echoes: list[bytes] = []
+            async with Client("127.0.0.1", broker.port) as client:
+                await client.subscribe("boards/shed/echo")
+                update = asyncio.ensure_future(updates.install(broker.port, updates.image(files, "1")))
+                for command in commands:
+                    await client.publish("boards/shed/command", command, qos=1)
+                    await asyncio.sleep(0.01)
+                await update
+                while set(echoes) < set(commands):
+                    message = await asyncio.wait_for(client.messages.__anext__(), 30)
+                    echoes.append(bytes(message.payload))
+            return echoes
+
+        # At QoS 1 the restart may duplicate some; none is lost.
+        assert set(asyncio.run(run())) == set(commands)
+        assert "version 1 starts" in board.log
+
+
+def test_one_command_and_two_boards_on_one_topic(mosquitto: Start) -> None:
+    """The command ends with the first board that confirms; the second one works, in the old version or the new one."""
+    broker = mosquitto()
+    second = updates.APP.replace('b"shed", clean', 'b"shed-2", clean')
+    assert second != updates.APP
+    with updates.board(broker.port) as one, updates.board(broker.port, {"app.py": second}) as two:
+        for board in (one, two):
+            board.wait_for("version 0 is online")
+        files = updates.version("1", **{"app.py": PAIR, "data/big.bin": bytes(range(251)) * 300})
+        asyncio.run(updates.install(broker.port, updates.image(files, "1")))
+        assert "version 1 is online" in one.log + two.log
+        for board in (one, two):
+            mark = board.mark
+            board.reset()
+            board.wait_for("is online", after=mark)
+            assert "Traceback" not in board.log
+
+
+#: A program for two boards, which need different client identifiers.
+PAIR = updates.APP.replace('b"shed", clean', "os.urandom(4).hex().encode(), clean")
+PAIR = ("import os\n" + PAIR).encode()
+
+
+def test_two_commands_with_one_image(mosquitto: Start) -> None:
+    broker = mosquitto()
+    data = updates.image(updates.version("1"), "1")
+    with updates.board(broker.port) as board:
+        board.wait_for("version 0 is online")
+
+        async def both() -> None:
+            await asyncio.gather(*(updates.install(broker.port, data) for _ in range(2)))
+
+        asyncio.run(both())
+        board.wait_for("version 1 is online")
+        assert board.log.count("version 1 starts") == 1
+
+
 def _command(port: int, *words: str) -> "subprocess.CompletedProcess[str]":
     return subprocess.run(
         [sys.executable, "-m", "headwater_host", "board", "publish-update", "-p", str(port), *words],

@@ -98,10 +98,14 @@ def board(
     watchdog_ms: int = 0,
     trial_s: int = 0,
     offline_starts: int = 144,
+    installed: Mapping[str, Content] | None = None,
     **options: Any,
 ) -> VirtualBoard:
-    """Return a board with version 0 installed. With ``hold`` it waits for a power cut where it would restart."""
-    installed = {name.removeprefix("lib/"): data for name, data in version("0").items()}
+    """Return a board with version 0 and the library, or ``installed``.
+
+    With ``hold`` it waits for a power cut where it would restart.
+    """
+    program = {name.removeprefix("lib/"): data for name, data in version("0").items()}
     settings = {
         "PORT": server,
         "HOLD": hold,
@@ -114,7 +118,7 @@ def board(
     lines = "".join(f"{name} = {value!r}\n" for name, value in settings.items())
     return VirtualBoard(
         main=MAIN,
-        files={**package_files("mpy"), **installed, "settings.py": lines, **(files or {})},
+        files={**(installed or package_files("mpy")), **program, "settings.py": lines, **(files or {})},
         heap="256K",
         **{"flash": "littlefs", **options},
     )

@@ -77,14 +77,19 @@ def fails(board: VirtualBoard, found: dict[str, Any], step: str) -> Finding:
     return last
 
 
-def test_ethernet_is_examined_without_wifi(
-    board: VirtualBoard, broker: Mosquitto, request: pytest.FixtureRequest
-) -> None:
+@pytest.fixture
+def wired(request: pytest.FixtureRequest) -> dict[str, Any]:
+    """Settings with Ethernet instead of WiFi."""
     esp32 = request.node.callspec.params["board"] == "esp32"
-    ethernet = {"chip": "LAN8720", "mdc": 23, "mdio": 18} if esp32 else {}
-    found = {**settings(), "ethernet": ethernet}
+    found = {**settings(), "ethernet": {"chip": "LAN8720", "mdc": 23, "mdio": 18} if esp32 else {}}
     del found["wifi"]
-    findings = {one.step: one for one in examine(board, found)}
+    return found
+
+
+def test_ethernet_is_examined_without_wifi(
+    board: VirtualBoard, broker: Mosquitto, wired: dict[str, Any]
+) -> None:
+    findings = {one.step: one for one in examine(board, wired)}
     assert [one for one in findings.values() if one.result == FAILED] == []
     assert findings["WiFi"].result == SKIPPED
     assert findings["address"].text.startswith("192.168.4.2, mask 255.255.255.0")
@@ -156,6 +161,20 @@ def test_no_answer_of_dhcp_is_a_fault_of_the_address(board: VirtualBoard) -> Non
         assert "DHCP gives no address" in found.text
     finally:
         board.air.change(SSID, dhcp_ms=300)
+
+
+@pytest.mark.usefixtures("hurried")
+def test_a_cable_that_is_off_fails_and_passes_once_it_is_on(
+    board: VirtualBoard, broker: Mosquitto, wired: dict[str, Any]
+) -> None:
+    board.air.set(cable=False)
+    try:
+        found = fails(board, wired, "address")
+    finally:
+        board.air.set(cable=True)
+    assert found.text.startswith("Ethernet: no link, or DHCP gives no address")
+    assert found.remedy.startswith("check the cable, the chip's pins in the settings")
+    assert [one.result for one in examine(board, wired)].count(FAILED) == 0
 
 
 def test_an_unknown_name_fails(board: VirtualBoard) -> None:

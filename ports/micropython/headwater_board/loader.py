@@ -7,7 +7,7 @@
 
 ``run`` imports the module ``app`` from the current slot: ``/a`` or ``/b``, which ``headwater_board.ota`` fills in turn,
 or, before the first update, from the places where it was installed (``/``, ``/lib``). The loader itself is never
-updated: it stays the one that main.py has imported, and ``/headwater.slot`` keeps its format.
+updated over the air: it stays the one that main.py has imported, and ``/headwater.slot`` keeps its format.
 
 A new version is on trial: it has some starts to call ``confirm``, which ``headwater_board.ota`` does once the program
 is connected. An exception, a hang (the watchdog resets the board) and ten minutes in which the program does not poll
@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
     State = dict[str, Any]
 
+#: Incremented when receivers need another loader; before there was this number, 1.
+VERSION = 2
 #: The file with the current slot.
 STATE = "/headwater.slot"
 _NEXT = STATE + ".new"

@@ -57,6 +57,8 @@ _LARGEST = const(1 << 24)
 _AROUND = const(48)
 _MANIFEST = "update.hwu"
 _NO_MEMORY = "out of memory; try again after a restart of the board"
+_LOADER = const(2)
+_OLD_LOADER = "this board's headwater_board.loader is too old: install headwater-update over USB"
 _FIRMWARE = "firmware"
 _NAME = const(96)
 _SYNC = const(16384)
@@ -95,7 +97,7 @@ class Receiver:
     the program, once ``state`` is READY. With ``confirm`` the version that runs counts as healthy as soon as it is
     connected; without it the program calls ``loader.confirm()``. ``starts`` is how many starts a new version gets, and
     ``offline_starts`` how many that end without a connection or by a power cut. Raises ValueError for a key that is too
-    short.
+    short, and RefusedError in a version on trial whose receiver needs a newer loader.
     """
 
     def __init__(
@@ -112,6 +114,9 @@ class Receiver:
     ):
         if len(key) < _SHORTEST_KEY:
             raise ValueError("the key has %d bytes; at least %d are needed" % (len(key), _SHORTEST_KEY))
+        if loader.on_trial and _is_loader_old():
+            # It could not receive another update: the loader returns to the previous version.
+            raise RefusedError(_OLD_LOADER)
         self.topic = topic
         self.target = target
         self.restart = restart
@@ -466,6 +471,8 @@ class Receiver:
         now = self._now
         if not loader.started:
             raise RefusedError("main.py does not start the program with headwater_board.loader")
+        if _is_loader_old():
+            raise RefusedError(_OLD_LOADER)
         if "left" in now:
             raise RefusedError("version %s is on trial; try again once it is healthy" % now["version"])
         if self.state == READY:
@@ -685,6 +692,11 @@ def same_digest(digest: bytes, buf: "Bytes", at: int) -> bool:
     for i in range(len(digest)):
         different |= digest[i] ^ buf[at + i]
     return different == 0
+
+
+def _is_loader_old() -> bool:
+    """Return whether the installed loader, which updates do not change, lacks what this receiver calls."""
+    return getattr(loader, "VERSION", 1) < _LOADER
 
 
 def _same(a: "Bytes", at: int, b: "Bytes", where: int) -> bool:
