@@ -409,8 +409,7 @@ def test_one_command_and_two_boards_on_one_topic(mosquitto: Start) -> None:
 
 
 #: A program for two boards, which need different client identifiers.
-PAIR = updates.APP.replace('b"shed", clean', "os.urandom(4).hex().encode(), clean")
-PAIR = ("import os\n" + PAIR).encode()
+PAIR = b"import os\n" + updates.APP.replace('b"shed", clean', "os.urandom(4).hex().encode(), clean").encode()
 
 
 def test_two_commands_with_one_image(mosquitto: Start) -> None:

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headwater_host.board.image import HEAD, ID, make_image, read_files, read_key
-from headwater_host.board.update import CHECKING, RECEIVING, RUNNING, Transfer, UpdateError
+from headwater_host.board.update import CHECKING, READY, RECEIVING, RUNNING, Transfer, UpdateError
 from headwater_host.exits import CommandError
 
 KEY = bytes(range(32))
@@ -107,6 +107,8 @@ def test_a_transfer_in_steps() -> None:
     assert not transfer.report(report(state="receiving", size=len(IMAGE), piece=200, next=len(seen)))
     assert transfer.state == CHECKING
     assert not transfer.report(report(state="ready", version="1.2"))
+    assert not transfer.report(report(state="receiving", size=len(IMAGE), piece=200, next=len(seen)))
+    assert transfer.state == READY, "the progress is reported at QoS 0, after the result"
     # The old version, before the restart: nothing is sent again.
     assert not transfer.report(b'{"state": "running", "id": "", "version": "1", "trial": false}')
     assert not transfer.report(report(state="running", version="1.2", trial=False))

@@ -155,8 +155,8 @@ class Sntp:
         self._pause_ms = 0
 
     def poll(self) -> bool:
-        """Query the time if it is due and the network is up. Return whether the clock was set. Allocates only for
-        queries."""
+        """Query the time if it is due and the network is up. Return True once the clock has been set. Allocates only
+        for queries."""
         if self._socket is not None:
             for _ in self._poll.ipoll(0):
                 self._receive()

@@ -98,7 +98,9 @@ class Transfer:
             return False
         before, self.at = self._sent_from, at
         if self.at >= len(self.image):
-            self.state = CHECKING
+            # A report of the progress may follow the one that the files are good.
+            if self.state != READY:
+                self.state = CHECKING
             return False
         self.state = RECEIVING
         # A report that is older than the last pieces begins where they did; they are in flight.
