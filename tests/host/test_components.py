@@ -37,7 +37,7 @@ TRAPS = {
             "    def swap(self):\n        self.x, self.y = self.y, self.x\n        return self.x\n"
             "    def one(self):\n        (z,) = (self.y,)\n        return z\n"
         },
-        "from headwater.one import A\nfrom micropython import heap_lock, heap_unlock\na = A()\nheap_lock()\n"
+        "from headwater.one import A\nfrom micropython import heap_lock, heap_unlock\na = A()\nn = 0\nheap_lock()\n"
         "try:\n    n = a.swap()\nfinally:\n    heap_unlock()\nprint(n, a.x, a.y, a.one())\n",
     ),
     "a local name like a global of another module": (
