@@ -228,6 +228,9 @@ async def test_a_slave_that_promised_a_promotion_does_not_follow_an_earlier_epoc
         with pytest.raises(StorageError, match="a promotion to epoch 1 fences it"):
             slave.follower._led(1, slaves.lineage.text(), 0, 0)
         slave.follower._led(2, slaves.lineage.followed_by(2, "next", 0).text(), 0, 0)
+        slave.store.count_locally("fence", Lineage().followed_by(3, "mine", 0).text())
+        with pytest.raises(StorageError, match="a promotion to epoch 3 fences it"):
+            slave.follower._led(2, slaves.lineage.followed_by(2, "next", 0).text(), 0, 0)
         await slave.store.close()
         await slaves.close()
 
@@ -291,8 +294,41 @@ async def test_a_slave_shows_what_the_leader_has_committed(tmp_path: Path) -> No
         await until(lambda: slave.store.durable == store.seq)
         await until(lambda: slaves.quorum.synced["b"] == store.seq)
         assert not shown
-        other.say(synced=seq, epoch=1)
+        # The transaction also has the numbers that the slave reserves.
+        await until(lambda: slaves.slaves["c"].position == store.durable == store.seq)
+        other.say(synced=store.durable, epoch=1)
         await until(lambda: [message.seq for message in shown] == [seq])
+        pipe.cut()
+        await slave.store.close()
+        await slaves.close()
+
+
+async def test_a_slave_confirms_only_what_is_on_its_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with store_at(tmp_path / "leader.db") as store:
+        slaves = leader_of(store, tmp_path / "leader.db", "b", sync=1)
+        slave = SlaveHub(tmp_path / "slave.db")
+        pipe = Pipe(slaves, slave.follower)
+        await until(lambda: slave.store.durable == store.seq == store.committed)
+        fails: list[object] = []
+
+        def write(transaction: object) -> None:
+            fails.append(transaction)
+            raise StorageError("the disk is full")
+
+        monkeypatch.setattr(slave.store._engine, "write", write)
+        store.register("t")
+        await until(lambda: fails)
+        assert slave.store.seq == store.seq
+        # A connection after the change arrived says nothing else.
+        pipe.cut()
+        pipe = Pipe(slaves, slave.follower)
+        for _ in range(100):
+            await asyncio.sleep(0)
+        assert store.committed < store.durable == store.seq
+        monkeypatch.undo()
+        await until(lambda: store.committed == store.seq)
         pipe.cut()
         await slave.store.close()
         await slaves.close()
