@@ -133,6 +133,15 @@ def test_wrong_settings_fail_with_each_mistake(board: VirtualBoard) -> None:
     assert "headwater board install --settings FILE" in found.remedy
 
 
+def test_a_missing_key_for_updates_fails(board: VirtualBoard, broker: Mosquitto) -> None:
+    found = settings(update={"topic": "boards/board-1/update", "key_file": "/update.key"})
+    missing = fails(board, found, "settings")
+    assert 'update.key_file is "/update.key", which cannot be read' in missing.text
+    assert missing.remedy.startswith("copy the key that signs this board's updates")
+    board.put({"update.key": "00" * 32})
+    assert [one.result for one in examine(board, found)].count(FAILED) == 0
+
+
 def test_each_fault_of_wifi_is_named(board: VirtualBoard) -> None:
     found = fails(board, settings(wifi=[{"ssid": SSID, "password": "wrong word"}]), "WiFi")
     assert (found.text, found.remedy) == (

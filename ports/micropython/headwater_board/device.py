@@ -97,7 +97,7 @@ class Device:
             self._service = Service(self.client.dialer, self.log)
         self.update: Any = None
         if settings["update"]:
-            _check_files(name, "update", settings["update"], ("key_file",))
+            check_files(name, "update", settings["update"], ("key_file",))
             self.update = _made(name, "update", lambda: _receiver(self, settings["update"]))
         self._handler: Any = None
         self._filter = self._message
@@ -243,7 +243,7 @@ def _error(name: str, text: str) -> ValueError:
     return SettingsError("%s: %s" % (name, text))
 
 
-def _check_files(name: str, table: str, files: "dict[str, Any]", keys: "tuple[str, ...]") -> None:
+def check_files(name: str, table: str, files: "dict[str, Any]", keys: "tuple[str, ...]") -> None:
     """Raise SettingsError unless the files of these keys can be read and are not empty."""
     for key in keys:
         path = files[key]
@@ -330,7 +330,7 @@ def _dialer(device: Device) -> "Dialer":
     key = "serial" if settings["serial"] else "broker"
     if key == "broker" and tls:
         key = "broker.tls"
-        _check_files(device.settings_name, key, tls, ("ca", "cert", "key"))
+        check_files(device.settings_name, key, tls, ("ca", "cert", "key"))
     remedy = ": give the number and the pins of another UART" if settings["serial"] else ""
     made: Dialer = _made(device.settings_name, key, lambda: make_dialer(settings, device.resolver), remedy)
     return made

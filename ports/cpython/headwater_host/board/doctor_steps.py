@@ -39,11 +39,15 @@ def wait(seconds, done):
 settings = load()
 broker, serial = settings["broker"], settings["serial"]
 tls = not serial and broker["tls"]
+if settings["update"]:
+    from headwater_board.device import check_files
+    check_files("/headwater.json", "update", settings["update"], ("key_file",))
 print("serial link" if serial else "%s at %s" % (broker["protocol"].upper(), broker["host"]))
 """,
         20,
         {
             "ImportError": "`headwater board install headwater-device` adds the module that reads the settings",
+            "key_file": "copy the key that signs this board's updates: `headwater board files put FILE NAME`",
             "": "correct /headwater.json: `headwater board install --settings FILE`, or --wifi and --broker",
         },
     ),
