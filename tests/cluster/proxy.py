@@ -146,7 +146,7 @@ class Proxy:
         other: asyncio.StreamWriter | None = None
         pumps: list[asyncio.Task[None]] = []
         try:
-            if self.refuses:
+            if self.refuses or self._server is None:
                 return
             far, other = await asyncio.open_connection(*self.target)
             self._connections.add(other)

@@ -128,6 +128,8 @@ def test_cut_resets_and_refuse_goes_on_with_it(proxy: Proxy, echo: Echo) -> None
 
 def test_a_deaf_proxy_refuses_connections(proxy: Proxy, echo: Echo) -> None:
     with dial(proxy) as client:
+        client.sendall(b"a")
+        assert client.recv(1) == b"a"
         proxy.deafen()
         assert is_reset(client)
     with pytest.raises(ConnectionRefusedError):
