@@ -25,8 +25,7 @@ from tests.host import hub_history
 from tools.broker import free_port
 from tools.postgres import PostgreSql
 
-#: A kill -9 loses nothing that the operating system has, so the checker does not need the disk's syncs.
-_SETTINGS = {"fsync": "off", "full_page_writes": "off"}
+_SETTINGS: dict[str, object] = {}
 
 
 class ObservedCluster(Cluster):

@@ -144,7 +144,6 @@ class Cluster(World):
         self.replication = {one.port: network.proxy(("127.0.0.1", one.port)) for one in servers}
         self.units = [Unit(self, number) for number in range(hubs)]
         self.gaps: dict[str, list[float]] = defaultdict(list)
-        self._try = 0
         self._leader = -1
         self._since: tuple[str, float] | None = None
         self._background: set[asyncio.Task[None]] = set()
@@ -159,21 +158,17 @@ class Cluster(World):
 
     # -- clients -----------------------------------------------------------------------------------------------------
 
-    async def address(self) -> tuple[str, int]:
+    async def address(self, missed: int) -> tuple[str, int]:
         """The hub that led last; after a refusal one after the other."""
-        if self._try:
+        if missed:
             await asyncio.sleep(0.02)
-        return self.units[(max(self._leader, 0) + self._try) % len(self.units)].proxy.address
+        return self.units[(max(self._leader, 0) + missed) % len(self.units)].proxy.address
 
     def reached_hub(self, address: tuple[str, int]) -> None:
         number = next(unit.number for unit in self.units if unit.proxy.address == address)
-        self._try = 0
         if number != self._leader:
             self._leader = number
             self._forget()
-
-    def missed_hub(self, address: tuple[str, int]) -> None:
-        self._try += 1
 
     def _forget(self) -> None:
         """What clients told a hub may be forgotten: the leader may be another one."""

@@ -39,11 +39,13 @@ class CutPeer(Peer):
     """A client whose connection is cut when so many bytes were sent, or received; 0: never."""
 
     up = down = 0
+    was_cut = False
 
     def raw(self, data: "bytes | bytearray") -> None:
         if 0 < self.up <= len(data):
             super().raw(data[: self.up])
             self._writer.close()
+            self.was_cut = True
             raise ConnectionResetError
         self.up -= len(data) if self.up else 0
         super().raw(data)
@@ -52,6 +54,7 @@ class CutPeer(Peer):
         data = await super().receive()
         if 0 < self.down <= len(data):
             self.abort()
+            self.was_cut = True
             raise ConnectionResetError
         self.down -= len(data) if self.down else 0
         return data
@@ -150,9 +153,11 @@ class World:
     ) -> Peer:
         """A connection to the hub, as soon as there is one; it is cut when so much was sent, or received. ``once``:
         raises EOFError or ConnectionError if there is none."""
+        missed = 0
         while True:
-            address = await self.address()
+            address = await self.address(missed)
             with contextlib.suppress(*(() if once else LOST)):
+                missed += 1
                 peer = await self.peer.open(address)
                 assert isinstance(peer, CutPeer)
                 peer.up, peer.down = cut
@@ -165,21 +170,18 @@ class World:
                     return peer
                 except LOST:
                     peer.abort()
-                    self.missed_hub(address)
+                    missed -= peer.was_cut
                     if cut != (0, 0):
                         cut = next(self.cuts)
                     raise
             await asyncio.sleep(0)
 
-    async def address(self) -> tuple[str, int]:
-        """Where the next connection goes to."""
+    async def address(self, missed: int) -> tuple[str, int]:
+        """Where the next connection goes to, when so many have failed."""
         return await asyncio.shield(self._at)
 
     def reached_hub(self, address: tuple[str, int]) -> None:
         """The hub at this address has accepted a client."""
-
-    def missed_hub(self, address: tuple[str, int]) -> None:
-        """The hub at this address has not."""
 
 
 class Publisher:
