@@ -1,5 +1,6 @@
 """The hub over real sockets: consumer groups."""
 
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
@@ -8,8 +9,9 @@ from headwater.fmq import spec
 from headwater_host.fmq.hashes import hash_of
 from headwater_host.fmq.values import encode
 from headwater_host.hub import groups
+from headwater_host.hub.errors import StorageError
 from headwater_host.hub.service import Hub
-from headwater_host.hub.storage import Limits
+from headwater_host.hub.storage import Limits, Message
 from tests.host.hub_client import ClientLimits, Got, Peer, config, hub_of, new_id, until
 
 
@@ -339,3 +341,23 @@ async def test_a_queue_that_was_about_to_move_and_stays_goes_on(
     two.abort()
     (second,) = payloads(await responses(one, 1, ack=False))
     assert {first, second} == {2, 3}
+
+
+async def test_messages_that_cannot_be_read_are_read_again(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
+    peer = await Peer.login(hub)
+    subscription = await peer.subscribe("t", group="g")
+    for n in range(3):
+        await peer.send_message("t", b"%d" % n)
+    cache = hub.broker.store._cache
+    read, failures = cache.read, [1, 2]
+
+    def fail(topic: str, seqs: Iterable[int]) -> list[Message]:
+        if failures:
+            failures.pop()
+            raise StorageError("the database does not answer")
+        return read(topic, seqs)
+
+    monkeypatch.setattr(cache, "read", fail)
+    peer.consume(subscription)
+    assert [(await peer.next()).payload for _ in range(3)] == [b"0", b"1", b"2"]
+    assert not failures
