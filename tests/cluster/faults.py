@@ -157,22 +157,30 @@ async def standby_away(cluster: Cluster) -> None:
     if len(cluster.servers) < 2:
         return
     proxy = cluster.replication[cluster.primary.port]
-    proxy.isolate()
-    await asyncio.sleep(_SHORT)
-    acked = cluster.checker.count["acked"]
-    await asyncio.sleep(_SHORT)
-    if cluster.checker.count["acked"] > acked:
-        cluster.checker.wrong.append("lost: acknowledged while the standby is away")
-    proxy.heal()
-    await cluster.progress()
+    for _ in range(4):
+        proxy.isolate()
+        # Answers that are on their way arrive.
+        await asyncio.sleep(_SHORT / 2)
+        acked = cluster.checker.count["acked"]
+        # The renewal of the lease waits as well, and then blocks all writes.
+        await asyncio.sleep(_SHORT / 2)
+        if cluster.checker.count["acked"] > acked:
+            cluster.checker.wrong.append("lost: acknowledged while the standby is away")
+        proxy.heal()
+        await cluster.progress()
 
 
 # -- failover of PostgreSQL --------------------------------------------------------------------------------------------
 
 
 async def failover(cluster: Cluster) -> None:
-    """Kill the primary, and promote the standby."""
+    """Cut the standby off, kill the primary, and promote the standby."""
+    proxy = cluster.replication[cluster.primary.port]
+    proxy.down.hold()
+    await asyncio.sleep(_SHORT)
     await asyncio.to_thread(cluster.primary.kill)
+    proxy.cut()
+    proxy.heal()
     await _promote(cluster)
 
 
@@ -223,7 +231,7 @@ async def _promote(cluster: Cluster) -> None:
     await asyncio.to_thread(old.follow, new, name_of(old), port)
     if cluster.checker.count["acked"] > acked:
         cluster.checker.wrong.append("lost: acknowledged without a standby, after a failover")
-    cluster.begin_fault("PostgreSQL's failover, after its own time")
+    cluster.begin_fault("PostgreSQL's failover, after its own time", anywhere=True)
     await asyncio.to_thread(new.require, name_of(old))
     await cluster.recovered()
 

@@ -41,6 +41,7 @@ def _main() -> int:
     from headwater_host.cli.main import main
 
     if sys.argv[1] == "--mutant":
+        sys.path.append(str(Path(__file__).parents[2]))
         from tests.cluster.mutants import MUTANTS
 
         del sys.argv[1]

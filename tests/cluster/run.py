@@ -20,9 +20,8 @@ from pathlib import Path
 from tests.cluster import faults, observer
 from tests.cluster.mutants import MUTANTS
 from tests.cluster.proxy import Network
-from tests.cluster.world import Cluster, summary
+from tests.cluster.world import Cluster, quiet_port, summary
 from tests.host import hub_history
-from tools.broker import free_port
 from tools.postgres import PostgreSql
 
 _SETTINGS: dict[str, object] = {}
@@ -68,7 +67,7 @@ def run(
 
     with ExitStack() as stack:
         directory = Path(stack.enter_context(tempfile.TemporaryDirectory()))
-        servers = [PostgreSql(port=free_port(), settings=_SETTINGS) for _ in range(1 + standby)]
+        servers = [PostgreSql(port=quiet_port(), settings=_SETTINGS) for _ in range(1 + standby)]
         for server in servers:
             stack.callback(server.remove)
         servers[0].start()
@@ -95,7 +94,15 @@ def main() -> int:
     if args.only:
         names = [name for name in names if name in args.only]
     began = time.monotonic()
-    cluster = run(args.operations, args.seed, names, standby=standby, hubs=args.hubs, mutant=args.mutant)
+    cluster = run(
+        args.operations,
+        args.seed,
+        names,
+        standby=standby,
+        hubs=args.hubs,
+        mutant=args.mutant,
+        until_wrong=bool(args.mutant),
+    )
     if args.events:
         args.events.write_text("".join(json.dumps(event) + "\n" for event in cluster.events))
     count = cluster.checker.count

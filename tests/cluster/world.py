@@ -5,32 +5,35 @@ database server through a proxy of its own, and so does the standby its primary.
 """
 
 import asyncio
+import contextlib
+import random
 import signal
+import socket
 import statistics
 import sys
 import time
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Coroutine, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 from headwater.fmq import spec
 from tests.cluster import launch
 from tests.cluster.launch import step
 from tests.cluster.proxy import Network, Proxy
 from tests.host.command import Running
-from tests.host.history_actors import CONFIG, CutPeer, World
-from tests.host.hub_client import Got
-from tools.broker import free_port
+from tests.host.history_actors import CONFIG, LOST, CutPeer, World
+from tests.host.hub_client import Got, Peer
 from tools.postgres import DATABASE, USER, PostgreSql
 
 #: Reasons that send a client to another hub: the server shuts down, is another one, or cannot store for now.
 ELSEWHERE = frozenset({0x88, 0x8B, 0x97, 0x9C, 0x9D})
 #: Seconds without a byte after which a client gives up a connection, as its keep-alive would.
-SILENCE = 5.0
+SILENCE = 2.0
 #: Seconds of the lease.
 LEASE = 2.0
 #: Seconds in which a cluster that has a leader left makes progress again.
-PATIENCE = 120.0
+PATIENCE = 60.0
 #: Acknowledged messages after which a fault is over.
 RECOVERED = 20
 
@@ -53,6 +56,20 @@ class RoamingPeer(CutPeer):
             raise ConnectionResetError from None
 
 
+def quiet_port() -> int:
+    """Return a free port that no outgoing connection is given, so that a server can restart on it."""
+    while True:
+        port = random.randrange(20_000, 32_000)
+        with contextlib.suppress(OSError), socket.create_server(("127.0.0.1", port)):
+            return port
+
+
+class _Probe(RoamingPeer):
+    """A client without patience."""
+
+    patience = 0.5
+
+
 class Unit:
     """One hub: its process, its place, the proxy in front of it, and those to the database servers."""
 
@@ -61,7 +78,7 @@ class Unit:
         self._cluster = cluster
         self.directory = cluster.directory / f"hub{number}"
         self.directory.mkdir()
-        self.port = free_port()
+        self.port = quiet_port()
         self.proxy: Proxy = cluster.network.proxy(("127.0.0.1", self.port))
         self.to_database = [cluster.network.proxy(("127.0.0.1", one.port)) for one in cluster.servers]
         #: The file with its clock's offset.
@@ -176,14 +193,6 @@ class Cluster(World):
         self.known.clear()
         self._durable = 0
 
-    def durable(self, count: int) -> None:
-        """An acknowledgement on a connection that began after the fault."""
-        if self._since is not None:
-            fault, began = self._since
-            self._since = None
-            self.gaps[fault].append(time.monotonic() - began)
-        super().durable(count)
-
     # -- faults ------------------------------------------------------------------------------------------------------
 
     @property
@@ -200,10 +209,37 @@ class Cluster(World):
         """The hub that accepted a client last."""
         return self.units[max(self._leader, 0)]
 
-    def begin_fault(self, name: str) -> None:
-        """Count a fault, and measure the time until a message is acknowledged on a new connection."""
+    def begin_fault(self, name: str, *, anywhere: bool = False) -> None:
+        """Measure the time until a hub acknowledges a message: another one than the leader, or ``anywhere``."""
         self._forget()
         self._since = name, time.monotonic()
+        others = [unit for unit in self.units if unit is not self.leader]
+        self._spawn(self._probe(*self._since, self.units if anywhere or not others else others))
+
+    async def _probe(self, name: str, began: float, units: "list[Unit]") -> None:
+        tasks = [asyncio.create_task(self._ask(unit)) for unit in units]
+        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        if self._since == (name, began):
+            self.gaps[name].append(time.monotonic() - began)
+            self._since = None
+        for task in tasks:
+            task.cancel()
+
+    async def _ask(self, unit: Unit) -> None:
+        """Try to publish at a hub until it acknowledges."""
+        while self._since is not None:
+            peer: Peer | None = None
+            try:
+                peer = await _Probe.open(unit.proxy.address)
+                if (await peer.auth()).code == 0:
+                    await peer.send_message("probe", b"")
+                    return
+            except LOST:
+                pass
+            finally:
+                if peer is not None:
+                    peer.abort()
+            await asyncio.sleep(0.02)
 
     async def progress(self) -> None:
         """Wait until messages are acknowledged after a fault that need not take the leader away."""
@@ -211,7 +247,7 @@ class Cluster(World):
         await self.recovered()
 
     async def recovered(self) -> None:
-        """Wait until messages are acknowledged again, on a new connection if the fault is measured."""
+        """Wait until messages are acknowledged again, by another hub if the fault is measured."""
         wanted = self.checker.count["acked"] + RECOVERED
         deadline = time.monotonic() + PATIENCE
         while self.checker.count["acked"] < wanted or self._since is not None:
@@ -232,7 +268,10 @@ class Cluster(World):
 
     def later_start(self, unit: Unit) -> None:
         """Start a killed hub while others lead."""
-        task = asyncio.get_running_loop().create_task(unit.start())
+        self._spawn(unit.start())
+
+    def _spawn(self, work: "Coroutine[Any, Any, None]") -> None:
+        task = asyncio.get_running_loop().create_task(work)
         self._background.add(task)
         task.add_done_callback(self._background.discard)
 
