@@ -109,7 +109,7 @@ class _Hubs:
 
 
 def _options(ports: list[int]) -> ConnectionOptions:
-    return ConnectionOptions(more_servers=[f"{HOST}:{port}" for port in ports[1:]])
+    return ConnectionOptions(more_servers=[(HOST, port) for port in ports[1:]])
 
 
 async def _subscribe(ports: list[int]) -> None:
