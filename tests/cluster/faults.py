@@ -115,11 +115,12 @@ async def clients_cut_off(cluster: Cluster) -> None:
 
 
 async def ambiguous(cluster: Cluster) -> None:
-    """Lose the replies to what the leader commits, then reset its connections."""
+    """Lose the replies to what the leader commits, or the requests, then reset its connections."""
     unit = cluster.leader
+    replies = cluster.chance.random() < 0.5
     for proxy in unit.to_database:
-        proxy.down.swallow()
-    # Requests still arrive: the transaction under way and the next one are committed.
+        (proxy.down if replies else proxy.up).swallow()
+    # If only replies are lost, the transaction under way is committed.
     await asyncio.sleep(0.05)
     for proxy in unit.to_database:
         proxy.cut()

@@ -61,33 +61,15 @@ def _lost_reply() -> None:
 
 
 def _resubmit() -> None:
-    before = postgres.PostgresEngine._connect
-
-    def connect(self: Any, seconds: float = 0) -> int:
-        turn = before(self, seconds)
-        self.found = turn
-        return turn
+    before = postgres.PostgresEngine.write
 
     def write(self: Any, transaction: Any) -> None:
-        try:
-            with self._explaining():
-                if self._writer is None:
-                    # One more turn, whether the last one was this transaction or not.
-                    self.ahead = getattr(self, "ahead", 0) + self._connect() - transaction.number + 1
-                moved = transaction.number + getattr(self, "ahead", 0)
-                fields = {name: getattr(transaction, name) for name in transaction.__slots__}
-                again = type(transaction)(**fields | {"number": moved})
-                # Without its messages' numbers being compared.
-                self._writer.db.execute(
-                    "DELETE FROM messages WHERE seq = ANY(%s)", ([one.seq for one in again.messages],)
-                )
-                self._write(self._writer, again)
-        except BaseException:
-            self._drop()
-            raise
+        if self._writer is None:
+            self._connect()
+        before(self, transaction)
 
-    postgres.PostgresEngine._connect = connect  # type: ignore[method-assign]
     postgres.PostgresEngine.write = write  # type: ignore[method-assign]
+    postgres._FENCE = postgres._FENCE.replace(" AND turn = %(turn)s - 1", "")
 
 
 _FENCE = "SELECT 1 / (1 + 0 * %(turn)s + 0 * %(epoch)s), current_setting('synchronous_standby_names')"

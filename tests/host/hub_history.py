@@ -22,6 +22,7 @@ from headwater.fmq import spec
 from tests.host.command import HEADWATER
 from tests.host.history import AUDIT, GROUP, SESSION, Event
 from tests.host.history_actors import (
+    LOST,
     QUEUES,
     Publisher,
     World,
@@ -58,6 +59,21 @@ class _EnoughError(Exception):
     pass
 
 
+async def _prepare(world: World) -> None:
+    """Let everybody be known who is to get everything."""
+    while True:
+        peer = await world.login("")
+        try:
+            for topic in ("t", "wills"):
+                assert (await peer.ask(spec.REGISTER, (topic.encode(), QUEUES))).code == 0
+                await peer.subscribe(topic, group="audit")
+            await peer.subscribe("t", group="g")
+            await (await world.login("subscriber", clean=False)).subscribe("t")
+            return
+        except LOST:
+            continue
+
+
 async def play(
     world: World, disturb: Callable[[], Awaitable[None]], patience: float, *, until_wrong: bool = False
 ) -> None:
@@ -66,13 +82,7 @@ async def play(
     tasks: list[asyncio.Future[None]] = []
     try:
         await world.start()
-        peer = await world.login("")
-        # Nobody consumes yet, but all are to get everything.
-        for topic in ("t", "wills"):
-            assert (await peer.ask(spec.REGISTER, (topic.encode(), QUEUES))).code == 0
-            await peer.subscribe(topic, group="audit")
-        await peer.subscribe("t", group="g")
-        await (await world.login("subscriber", clean=False)).subscribe("t")
+        await _prepare(world)
         publishers = [asyncio.create_task(Publisher(world, n).run()) for n in range(PUBLISHERS)]
         others = [asyncio.create_task(consume(world, n)) for n in range(CONSUMERS)]
         others += [asyncio.create_task(respond(world, n)) for n in range(RESPONDERS)]
