@@ -141,3 +141,22 @@ MUTANTS: dict[str, Callable[[], None]] = {
     "skips changes while it follows": _set(store.Store, "mirror", _forgetful),
     "forgets ids when it begins to lead": _set(store.Store, "lead", _no_ids),
 }
+
+#: The faults under which each is found.
+FAULTS: dict[str, list[str]] = {
+    "answers before the database has it": ["kill"],
+    "does not wait for the standby": ["standby away", "failover"],
+    "takes a warning for success": ["cancelled wait"],
+    "takes a lost reply for success": ["ambiguous"],
+    "writes again after a lost reply": ["ambiguous"],
+    "believes what it finds after a restart": ["restart alone"],
+    "does not look for a standby": ["failover"],
+    "writes without a fence": ["pause", "cut off, requests"],
+    "accepts a former epoch": ["pause", "cut off, requests"],
+    "begins no epoch": ["kill"],
+    "takes a lease that is held": ["clocks"],
+    "measures the lease by the wall clock": ["clocks"],
+    "trusts its lease for ever": ["cut off"],
+    "skips changes while it follows": ["kill"],
+    "forgets ids when it begins to lead": ["kill"],
+}

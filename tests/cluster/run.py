@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
-from tests.cluster import faults, observer
+from tests.cluster import faults, mutants, observer
 from tests.cluster.mutants import MUTANTS
 from tests.cluster.proxy import Network
 from tests.cluster.world import Cluster, quiet_port, summary
@@ -75,6 +75,26 @@ def run(
         return asyncio.run(main(directory, network, servers))
 
 
+def find(mutant: str, seed: int) -> str:
+    """Return what the checker finds of a mutant, "" if nothing."""
+    try:
+        found = run(3000, seed, mutants.FAULTS[mutant] * 4, mutant=mutant, patience=20, until_wrong=True)
+    except AssertionError as error:
+        # No hub acknowledges anything any more, or one has failed.
+        return str(error).partition("\n")[0]
+    return "; ".join(found.checker.wrong[:1])
+
+
+def all_mutants(seed: int) -> int:
+    """Print what the checker finds of each mutant; return 1 if it misses one."""
+    missed = 0
+    for name in MUTANTS:
+        found = find(name, seed)
+        missed += not found
+        print(f"{name}: {found or 'NOT FOUND'}", flush=True)
+    return 1 if missed else 0
+
+
 def main() -> int:
     """The command."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
@@ -87,8 +107,13 @@ def main() -> int:
     parser.add_argument("--hubs", type=int, default=3)
     parser.add_argument("--no-standby", action="store_true", help="PostgreSQL without a standby")
     parser.add_argument("--mutant", choices=list(MUTANTS), default="", help="a defect of the hubs")
+    parser.add_argument(
+        "--mutants", action="store_true", help="check that each mutant is found, and nothing else"
+    )
     parser.add_argument("--events", type=Path, help="a file for all events, as lines of JSON")
     args = parser.parse_args()
+    if args.mutants:
+        return all_mutants(args.seed)
     standby = not args.no_standby
     names = faults.deck(random.Random(args.seed), args.kills, args.failovers if standby else 0, args.others)
     if args.only:

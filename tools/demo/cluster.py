@@ -14,6 +14,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from headwater_host.client.fmq import Client, ConnectionOptions, Message, decode
+from headwater_host.errors import NotConnectedError
 from tools.broker import HOST, free_port
 from tools.demo.boards import DemoBoard, Record
 from tools.demo.process import DemoError, Headwater, progress, say, wait_until_done
@@ -69,6 +70,18 @@ class _Hubs:
         hub = Headwater(folder / f"hub-{self._starts}.log", "hub", "--config", str(config))
         self._running[port] = self._stack.enter_context(hub)
         hub.wait_for("listening on", _PATIENCE)
+
+    def wait_for_leader(self) -> None:
+        """Create the groups, as soon as a hub leads."""
+        deadline = time.monotonic() + _PATIENCE
+        while True:
+            try:
+                asyncio.run(_subscribe(self.ports))
+                return
+            except NotConnectedError:
+                if time.monotonic() > deadline:
+                    raise
+                time.sleep(0.2)
 
     def leader(self) -> int:
         """Return the port of the hub that leads."""
@@ -166,7 +179,7 @@ def run(out: Path, seconds: float, period_ms: int) -> int:
     with ExitStack() as stack:
         hubs = _Hubs(out, stack)
         say(f"PostgreSQL has a synchronous standby; hubs listen on ports {', '.join(map(str, hubs.ports))}")
-        asyncio.run(_subscribe(hubs.ports))
+        hubs.wait_for_leader()
         began = time.monotonic()
         boards: dict[str, DemoBoard] = {}
         for name in _BOARDS:
