@@ -96,7 +96,8 @@ class Member(Leadership):
     @property
     def leader(self) -> str | None:
         """The address of the hub that leads, "" if none is known; None if this hub leads."""
-        if self.broker is not None and self.leads():
+        # A broker asks while it is constructed.
+        if self._epoch and self.leads():
             return None
         found = self.lease.leader()
         return "" if found == self.lease.advertise else found
@@ -212,9 +213,9 @@ class Member(Leadership):
             raise StorageError("the lease ended before this hub was ready to lead")
         self._fenced = False
         store.tell(self._on_storage)
-        broker = Broker(store, self._config, self._observer, self)
+        self._epoch = epoch
+        self.broker = broker = Broker(store, self._config, self._observer, self)
         self.measure(broker.metrics)
-        self._epoch, self.broker = epoch, broker
         self.takeovers += 1
         _logger.info("leading in epoch %d, from change %d on", epoch, store.seq)
         self.follower.move(broker)
