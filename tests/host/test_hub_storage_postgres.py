@@ -5,6 +5,7 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import psycopg
 import pytest
@@ -14,8 +15,10 @@ from headwater_host.hub.storage import Limits, Store, cache, postgres, writer
 from headwater_host.hub.storage.postgres import PostgresEngine
 from tests.cluster.proxy import Network
 from tests.host.command import headwater, running
+from tests.host.hub_client import ClientLimits, Peer, config, hub_of, replace
 from tests.host.hub_storage import ident, put, queue_ids, rows_in, store_at, synced, taken
 from tests.host.test_hub_commands import _publish, listening
+from tests.host.test_hub_consume import fill, payloads, responses
 from tests.rows import each_row
 from tests.waiting import until
 from tools.broker import HOST, free_port
@@ -481,3 +484,36 @@ async def test_the_event_loop_waits_for_reads_for_a_bounded_time(postgresql: Ser
             assert store.ack("g", "t", 0, seq)
         await synced(store)
         assert not store.topics["t"].count
+
+
+async def test_a_consumer_goes_on_when_the_database_answers_again(
+    postgresql: Servers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    failed: list[Exception] = []
+    take = Store.take
+
+    def counted(store: Store, *args: Any) -> Any:
+        try:
+            return take(store, *args)
+        except StorageError as error:
+            failed.append(error)
+            raise
+
+    monkeypatch.setattr(Store, "take", counted)
+    server = postgresql()
+    settings = config(tmp_path, Limits(cache=0), ClientLimits(window=5))
+    async with hub_of(replace(settings, storage=server.url())) as hub:
+        one = await Peer.login(hub)
+        await fill(one, "t", 30)
+        one.consume(await one.subscribe("t", group="g"))
+        first = await responses(one, 5, ack=False)
+        server.pause()
+        try:
+            for got in first:
+                one.ack(got.id)
+            await until(lambda: len(failed) > 2)
+            # The others are served.
+            await one.ping()
+        finally:
+            server.resume()
+        assert payloads(first + await responses(one, 25)) == list(range(30))
