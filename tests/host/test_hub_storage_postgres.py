@@ -227,7 +227,11 @@ async def test_a_commit_whose_answer_is_lost_is_looked_up_and_not_repeated(
             count = "SELECT count(*) FROM messages"
             await until(lambda: server.sql(count) == str(messages))
         else:
-            state = "SELECT count(*) FROM pg_stat_activity WHERE state LIKE 'idle in transaction'"
+            # In COPY, or idle after it.
+            state = (
+                "SELECT count(*) FROM pg_stat_activity"
+                " WHERE application_name LIKE 'headwater hub % writer' AND xact_start IS NOT NULL"
+            )
             await until(lambda: messages == 1 or server.sql(state) == "1")
         assert not answered
         proxy.cut()
