@@ -18,5 +18,9 @@ class StorageError(Exception):
     """The storage cannot be opened or written, is damaged, or belongs to another program."""
 
 
+class BehindError(StorageError):
+    """Changes are not kept so far back: a follower has to begin with a copy of the storage."""
+
+
 class FencedError(StorageError):
     """Another hub leads: nothing is written any more, and nothing is tried again."""

@@ -17,7 +17,7 @@ from headwater_host.hub.broker import Broker
 from headwater_host.hub.cluster.follower import Follower
 from headwater_host.hub.cluster.postgres_lease import PostgresLease
 from headwater_host.hub.config import ClusterConfig, HubConfig
-from headwater_host.hub.errors import FencedError, RefusedError, StorageError
+from headwater_host.hub.errors import BehindError, FencedError, RefusedError, StorageError
 from headwater_host.hub.leadership import Leadership
 from headwater_host.hub.metrics import Metrics
 from headwater_host.hub.observer import Observer
@@ -96,8 +96,7 @@ class Member(Leadership):
     @property
     def leader(self) -> str | None:
         """The address of the hub that leads, "" if none is known; None if this hub leads."""
-        # A broker asks while it is constructed.
-        if self._epoch and self.leads():
+        if self.leads():
             return None
         found = self.lease.leader()
         return "" if found == self.lease.advertise else found
@@ -197,7 +196,15 @@ class Member(Leadership):
     def _mirror(self, store: Store, rounds: int) -> bool:
         """Apply what the leader has written since; return whether that is all."""
         for _ in range(rounds):
-            some = store.turns_after(store.seq, _SOME)
+            try:
+                some = store.turns_after(store.seq, _SOME)
+            except BehindError:
+                raise
+            except StorageError as error:
+                # Nothing is lost: it reads on when the database answers.
+                self._report(error)
+                return False
+            self._problem = ""
             if not some.changes:
                 return True
             store.mirror(some.changes)
@@ -207,15 +214,23 @@ class Member(Leadership):
         """Continue where the former leader ended, which cannot write any more."""
         self.follower.defers = True
         while not self._mirror(store, 10):
-            await asyncio.sleep(0)
+            if not self.lease.holds(epoch):
+                raise StorageError("the lease ended before this hub had read everything")
+            await asyncio.sleep(0.01 if self._problem else 0)
         await asyncio.to_thread(store.lead, epoch)
         if not self.lease.holds(epoch):
             raise StorageError("the lease ended before this hub was ready to lead")
         self._fenced = False
         store.tell(self._on_storage)
+        # The broker asks whether this hub leads.
         self._epoch = epoch
-        self.broker = broker = Broker(store, self._config, self._observer, self)
+        try:
+            broker = Broker(store, self._config, self._observer, self)
+        except BaseException:
+            self._epoch = 0
+            raise
         self.measure(broker.metrics)
+        self.broker = broker
         self.takeovers += 1
         _logger.info("leading in epoch %d, from change %d on", epoch, store.seq)
         self.follower.move(broker)
@@ -251,9 +266,7 @@ class Member(Leadership):
 
     async def _failed(self, error: StorageError) -> None:
         """The storage cannot be used: do not lead, and open it again later."""
-        if str(error) != self._problem:
-            _logger.error("the hub's storage: %s; trying again", error)
-        self._problem = str(error)
+        self._report(error)
         self.lease.stand(False)
         if self.lease.epoch:
             self.lease.release(self.lease.epoch)
@@ -265,6 +278,11 @@ class Member(Leadership):
             self.follower.stop()
             self.follower = self._follow()
         await asyncio.sleep(_AGAIN)
+
+    def _report(self, error: StorageError) -> None:
+        if str(error) != self._problem:
+            _logger.error("the hub's storage: %s; trying again", error)
+        self._problem = str(error)
 
     # -- the handover ----------------------------------------------------------------------------------------------
 

@@ -20,7 +20,7 @@ from os import PathLike, fspath
 from typing import NamedTuple
 
 from headwater.mqtt import spec5
-from headwater_host.hub.errors import RefusedError, StorageError
+from headwater_host.hub.errors import BehindError, RefusedError, StorageError
 from headwater_host.hub.storage import follow, restore
 from headwater_host.hub.storage.cache import Cache
 from headwater_host.hub.storage.contract import Engine
@@ -456,7 +456,7 @@ class Store:
         """Return what was written after a sequence number, in order, for a follower. StorageError: changes are
         not kept so far back; the follower needs a copy of the file to begin with."""
         if after < self._counters.followed:
-            raise StorageError(f"changes up to {self._counters.followed} are not kept any more")
+            raise BehindError(f"changes up to {self._counters.followed} are not kept any more")
         return follow.changes(self._engine, self._name, after, limit)
 
     def _name(self, number: int) -> str:
