@@ -1,5 +1,6 @@
 """headwater hub with [replication] as processes: promote, rejoin, backup, restore, export."""
 
+import json
 import re
 import signal
 import subprocess
@@ -84,6 +85,12 @@ def test_a_killed_leader_is_replaced_and_returns_as_a_slave(tmp_path: Path) -> N
         for name in "abc":
             hubs.start(name)
         hubs.publish("a", "one")
+        status = json.loads(headwater(tmp_path, "hub", "status", "--json", "b.toml").stdout)
+        assert (status["role"], status["epoch"], status["leader"]) == (
+            "slave",
+            1,
+            f"127.0.0.1:{hubs.ports['a']}",
+        )
         failed = headwater(tmp_path, "hub", "promote", "--config", "b.toml", check=False)
         assert failed.returncode == 1
         assert "'a' leads epoch 1: stop it first" in failed.stderr

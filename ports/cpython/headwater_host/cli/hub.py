@@ -51,7 +51,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "Prints the role of the hub with this configuration, the leader, the epoch, how many changes the hub lags "
         "behind, and the standbys of PostgreSQL. Exit code 1: there is a problem, which is printed.",
     )
-    option(status, "config", "Configuration file (TOML) with [cluster]", FILE)
+    option(status, "config", "Configuration file (TOML) with [cluster] or [replication]", FILE)
     option(status, "--json", "Print one JSON object", FLAG)
     handover = subcommand(
         commands,
@@ -104,6 +104,8 @@ def run(args: argparse.Namespace) -> int:
 
 def _cluster(args: argparse.Namespace) -> int:
     config = hub_config.load(args.config)
+    if config.replication is not None and args.hub_command == "status":
+        return hub_replication.status(config.replication, as_json=args.json)
     if config.cluster is None:
         raise CommandError(f"{args.config} has no table [cluster]: this hub runs alone", USAGE)
     try:

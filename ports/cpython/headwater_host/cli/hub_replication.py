@@ -121,6 +121,21 @@ async def _ask(replication: ReplicationConfig, name: str, **asked: Any) -> dict[
     return found
 
 
+def status(replication: ReplicationConfig, *, as_json: bool) -> int:
+    """Print what a running hub says of itself; return the exit code, 1 when it neither leads nor follows."""
+    try:
+        found = asyncio.run(_ask(replication, replication.name))
+    except ClientError as error:
+        raise CommandError(f"{replication.name} does not answer: {error}", FAILED) from error
+    if as_json:
+        print(json.dumps(found))
+    else:
+        for name, value in found.items():
+            print(f"{name}: {value}")
+    works = found["role"] == "leader" or (found["role"] == "slave" and found["connected"])
+    return OK if works else FAILED
+
+
 def _promote(args: argparse.Namespace) -> int:
     _, replication = _replication(args.config)
     return asyncio.run(_promoted(replication, force=args.force))
