@@ -1,6 +1,7 @@
 """The changes of a storage, for a replica."""
 
 import json
+from bisect import bisect_right
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -35,6 +36,12 @@ def _changes(engine: Engine, name: Callable[[int], str], after: int, limit: int)
         found, end = _some(engine, name, end, limit)
     last = found[-1].seq if found else after
     turn = engine.turn_after(last) if end is not None else None
+    if turn is not None and turn > last:
+        # Leave out the begun transaction, if another one ends here: a follower would wait for the rest of it.
+        whole = bisect_right(found, last, key=lambda change: engine.turn_after(change.seq) or turn)
+        if whole:
+            turn = engine.turn_after(found[whole - 1].seq) or last
+            found = [change for change in found if change.seq <= turn]
     return Some(found, turn or last)
 
 
