@@ -18,6 +18,7 @@ from pathlib import Path
 from tools import toolchain
 from tools.bench.hubs.wires import RECEIVE_WINDOW, Fmq, FmqGroup, Mqtt, Redis, RedisWait, Wire
 from tools.broker import HOST, Amqtt, Broker, BrokerError, Mosquitto
+from tools.postgres import PostgreSql
 from tools.rabbitmq import RabbitMq, RabbitMqCluster
 
 
@@ -29,6 +30,51 @@ class HeadwaterHub(Broker):
     def command(self) -> list[str]:
         storage = str(self.directory / "hub.db")
         return [sys.executable, "-m", "headwater_host", "hub", "--port", str(self.port), "--storage", storage]
+
+
+class HeadwaterPostgres(HeadwaterHub):
+    """The hub on a PostgreSQL of its own."""
+
+    #: Whether commits wait for a standby.
+    standby = False
+
+    def __init__(self, directory: Path, port: int | None = None) -> None:
+        """Raises BrokerError when PostgreSQL is not installed."""
+        super().__init__(directory, port)
+        _program("postgresql")
+        self._databases: list[PostgreSql] = []
+
+    @property
+    def pids(self) -> list[int]:
+        return [*super().pids, *(pid for database in self._databases for pid in database.pids)]
+
+    def command(self) -> list[str]:
+        return [*super().command()[:-1], self._databases[0].url()]
+
+    def start(self) -> None:
+        primary = PostgreSql()
+        self._databases = [primary]
+        try:
+            primary.start()
+            if self.standby:
+                self._databases.append(primary.standby("standby"))
+                primary.require("standby")
+            super().start()
+        except BaseException:
+            self.kill()
+            raise
+
+    def _end(self, how: signal.Signals) -> None:
+        super()._end(how)
+        databases, self._databases = self._databases, []
+        for database in databases:
+            database.remove()
+
+
+class HeadwaterPostgresStandby(HeadwaterPostgres):
+    """The hub on a PostgreSQL with a synchronous standby."""
+
+    standby = True
 
 
 class RedisServer(Broker):
@@ -142,6 +188,8 @@ class Server:
 
 SERVERS = {
     "headwater": Server(HeadwaterHub),
+    "postgresql": Server(HeadwaterPostgres, slow=True),
+    "standby": Server(HeadwaterPostgresStandby, slow=True),
     "amqtt": Server(Amqtt, lambda: metadata.version("amqtt")),
     "mosquitto": Server(_mosquitto, lambda: _said([_program("mosquitto"), "-h"], r"version (\S+)")),
     "rabbitmq": Server(_rabbitmq, lambda: _debian("rabbitmq-server"), slow=True),
@@ -164,6 +212,8 @@ class Row:
 ROWS = {
     "headwater": Row("headwater hub, subscription", "headwater", Fmq),
     "group": Row("headwater hub, consumer group", "headwater", FmqGroup),
+    "postgresql": Row("headwater hub on PostgreSQL", "postgresql", FmqGroup, (1, 2)),
+    "standby": Row("headwater hub on PostgreSQL, synchronous standby", "standby", FmqGroup, (1, 2)),
     "amqtt": Row("amqtt (in memory)", "amqtt", Mqtt),
     "mosquitto": Row("mosquitto", "mosquitto", Mqtt),
     "rabbitmq": Row("RabbitMQ (MQTT plugin)", "rabbitmq", Mqtt, (0, 1)),
