@@ -288,7 +288,9 @@ async def inject(cluster: Cluster, names: Sequence[str], operations: int) -> Non
             await asyncio.sleep(0.002)
         cluster.see("fault", name)
         try:
+            cluster.lost_hub()
             await (FAULTS | WITH_STANDBY)[name](cluster)
+            cluster.lost_hub()
         except BrokerError as error:
             raise AssertionError(f"{name}: {error}") from error
     while cluster.operations < operations:

@@ -187,6 +187,10 @@ class Cluster(World):
             self._leader = number
             self._forget()
 
+    def lost_hub(self) -> None:
+        """It may lead again later, without what it had only in memory."""
+        self._forget()
+
     def _forget(self) -> None:
         """What clients told a hub may be forgotten: the leader may be another one."""
         self.life += 1

@@ -150,7 +150,7 @@ class World:
 
     async def login(
         self, name: str, cut: tuple[int, int] = (0, 0), *, once: bool = False, **more: Any
-    ) -> Peer:
+    ) -> CutPeer:
         """A connection to the hub, as soon as there is one; it is cut when so much was sent, or received. ``once``:
         raises EOFError or ConnectionError if there is none."""
         missed = 0
@@ -179,6 +179,9 @@ class World:
     async def address(self, missed: int) -> tuple[str, int]:
         """Where the next connection goes to, when so many have failed."""
         return await asyncio.shield(self._at)
+
+    def lost_hub(self) -> None:
+        """A hub has ended a publisher's connection."""
 
     def reached_hub(self, address: tuple[str, int]) -> None:
         """The hub at this address has accepted a client."""
@@ -218,6 +221,8 @@ class Publisher:
                 await self._talk(peer, self._world.life)
             except LOST:
                 self._give_up()
+                if not peer.was_cut:
+                    self._world.lost_hub()
             finally:
                 peer.abort()
 
