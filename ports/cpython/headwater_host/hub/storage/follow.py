@@ -3,6 +3,7 @@
 import json
 from bisect import bisect_right
 from collections.abc import Callable
+from functools import partial
 from typing import NamedTuple
 
 from headwater_host.hub.errors import StorageError
@@ -35,14 +36,20 @@ def _changes(engine: Engine, name: Callable[[int], str], after: int, limit: int)
     while not found and end is not None:
         found, end = _some(engine, name, end, limit)
     last = found[-1].seq if found else after
-    turn = engine.turn_after(last) if end is not None else None
-    if turn is not None and turn > last:
+    turn = (engine.turn_after(last) or last) if end is not None else last
+    if turn > last:
         # Leave out the begun transaction, if another one ends here: a follower would wait for the rest of it.
-        whole = bisect_right(found, last, key=lambda change: engine.turn_after(change.seq) or turn)
+        ends = partial(_end, engine, turn)
+        whole = bisect_right(found, last, key=ends)
         if whole:
-            turn = engine.turn_after(found[whole - 1].seq) or last
+            turn = ends(found[whole - 1])
             found = [change for change in found if change.seq <= turn]
-    return Some(found, turn or last)
+    return Some(found, turn)
+
+
+def _end(engine: Engine, otherwise: int, change: Change) -> int:
+    """Return the last change of the transaction that made a change."""
+    return engine.turn_after(change.seq) or otherwise
 
 
 def _some(
