@@ -181,7 +181,7 @@ def test_what_is_no_map_has_no_values() -> None:
         {"a": 1.0},
         *[{}] * 7,
     ]
-    assert parsed([b'{"a": 2}', good, b"21.5"]) == [{"a": 2.0}, {"a": 1.0}, {}]
+    assert parsed([b'{"a": 2}', good, b"21.5", b"x"]) == [{"a": 2.0}, {"a": 1.0}, {"value": 21.5}, {}]
 
 
 def test_a_key_that_stands_twice_has_its_last_value() -> None:
