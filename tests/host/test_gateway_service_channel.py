@@ -26,6 +26,7 @@ from headwater.mqtt.keeper import Keeper
 from headwater_board.clock import is_set, unix_ms
 from headwater_board.logs import DEBUG, ERROR, WARNING, LogRing
 from headwater_board.serial import Serial
+from headwater_board.service import Service
 
 log = LogRing(level=DEBUG)
 serial = Serial(0, channels=2)

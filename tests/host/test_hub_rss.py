@@ -28,7 +28,7 @@ async def main():
     many = {"topics": 1 << 20, "all_queues": 1 << 20, "places": 1 << 20, "retained": 1 << 30}
     kept = {"cached": {"cache": 32 << 20}, "ids": {"ids": count}}.get(what, {})
     store = Store.open(sys.argv[1], Limits(**{"cache": 0, "ids": 0} | many | kept))
-    writing(store).execute("PRAGMA synchronous = OFF")
+    store._engine.file.writer.execute("PRAGMA synchronous = OFF")
 
     async def each(count, do):
         for n in range(count):
