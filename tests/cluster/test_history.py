@@ -24,7 +24,8 @@ def test_nothing_is_lost_when_the_leader_is_killed_or_loses_replies() -> None:
 
 @pytest.mark.needs_postgresql
 def test_a_hub_that_does_not_wait_for_the_standby_is_found() -> None:
-    assert "acknowledged" in run.find("does not wait for the standby", 5)
+    # What the standby does not have is gone: messages, or that they were delivered.
+    assert run.find("does not wait for the standby", 5).partition(":")[0] in ("lost", "doubled", "undone")
 
 
 def turn(epoch: int, number: int, writer: int | None) -> Observed:

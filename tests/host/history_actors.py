@@ -33,6 +33,8 @@ _NO_RESULT = (0x10, 0x83, 0x97)
 CONFIG = f"[limits]\ntries = 1000000\n[clients]\nredelivery = 3600\nwindow = {MUCH}\nrpc = 5\n"
 #: Events in which nobody does anything.
 _INFERRED = {"done", "cut", "killed", "fault", "end"}
+#: Events of calls, which go on for ever.
+_ENDLESS = {"called", "answered", "made"}
 
 
 class CutPeer(Peer):
@@ -86,6 +88,8 @@ class World:
         self.published = False
         #: How often the hub was started again, and what has happened so far.
         self.life = self.operations = self.audits = 0
+        #: Operations that bring the history nearer to its end.
+        self.progress = 0
         self.cuts = cuts(self.chance)
         #: Acknowledgements that the hub that runs knows of: by whom, of what; and how many are on the disk.
         self.known: list[tuple[str, int, int]] = []
@@ -103,6 +107,7 @@ class World:
     def see(self, *event: Any) -> None:
         """Write down an event."""
         self.operations += event[0] not in _INFERRED
+        self.progress += event[0] not in _INFERRED | _ENDLESS
         self.events.append(event)
         self.checker.see(event)
 

@@ -42,6 +42,7 @@ GATEWAY_STATISTICS = {
     "error": "why the log cannot be written, or null",
     "sources": "statistics of each source",
     "mq": "statistics of the IBM MQ queue, or null",
+    "retention": "removed segments, and bytes that are kept for readers",
 }
 #: Those of a source.
 SOURCE_STATISTICS = {
