@@ -89,7 +89,7 @@ class World:
         #: How often the hub was started again, and what has happened so far.
         self.life = self.operations = self.audits = 0
         #: Operations that bring the history nearer to its end.
-        self.progress = 0
+        self.advanced = 0
         self.cuts = cuts(self.chance)
         #: Acknowledgements that the hub that runs knows of: by whom, of what; and how many are on the disk.
         self.known: list[tuple[str, int, int]] = []
@@ -107,7 +107,7 @@ class World:
     def see(self, *event: Any) -> None:
         """Write down an event."""
         self.operations += event[0] not in _INFERRED
-        self.progress += event[0] not in _INFERRED | _ENDLESS
+        self.advanced += event[0] not in _INFERRED | _ENDLESS
         self.events.append(event)
         self.checker.see(event)
 

@@ -131,14 +131,14 @@ async def _until(
     true: Callable[[], bool], tasks: "Sequence[asyncio.Future[None]]", world: World, patience: float
 ) -> None:
     """Wait, as long as something happens. Raises what a task raised."""
-    moved, progress = time.monotonic(), -1
+    moved, advanced = time.monotonic(), -1
     while not true() and time.monotonic() - moved < patience:
         for task in tasks:
             if task.done() and not task.cancelled():
                 task.result()
         await asyncio.sleep(0.01)
-        if world.progress != progress:
-            moved, progress = time.monotonic(), world.progress
+        if world.advanced != advanced:
+            moved, advanced = time.monotonic(), world.advanced
 
 
 def run(
