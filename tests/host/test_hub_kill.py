@@ -13,7 +13,7 @@ from tests.host.history import Event, check
 from tests.rows import each_row
 
 #: Seconds without anything new after which something is missing. A hub that is not as it should be may say nothing.
-IMPATIENT = 3
+IMPATIENT = 10
 
 
 @pytest.mark.parametrize("seed", [1, 2])
