@@ -12,9 +12,7 @@ address of a hub has to lead to that hub and to no other.
 import asyncio
 import contextlib
 import logging
-import os
 import secrets
-import socket
 import threading
 import time
 from collections.abc import Callable, Coroutine
@@ -28,6 +26,7 @@ from headwater_host.fmq.address import Address
 from headwater_host.hub.cluster import election
 from headwater_host.hub.cluster.address import address_of, ip_address_of, split_address
 from headwater_host.hub.cluster.lease import RENEWALS, Lease, Row
+from headwater_host.hub.storage.libpq import first_line, shut_down
 
 #: Of the session lock, whose second number is the epoch.
 _LOCK = 0x4857_6C65
@@ -211,7 +210,7 @@ class PostgresLease:
                     await self._step()
                 except (psycopg.Error, OSError, _UnclearError) as error:
                     await self._drop()
-                    self._say(_line(error))
+                    self._say(first_line(error))
                     if self._stopping:
                         break
                     await self._pause(_AGAIN_S)
@@ -376,11 +375,7 @@ async def _bounded(
     task = asyncio.ensure_future(asked)
     done, _ = await asyncio.wait({task}, timeout=seconds)
     if not done:
-        with (
-            contextlib.suppress(OSError, psycopg.Error),
-            socket.socket(fileno=os.dup(connection.fileno())) as copy,
-        ):
-            copy.shutdown(socket.SHUT_RDWR)
+        shut_down(connection)
     return await task
 
 
@@ -397,11 +392,6 @@ def standby_problem(found: tuple[str, int, int]) -> str:
             return "this hub may not see the standbys of PostgreSQL: GRANT pg_read_all_stats to its user"
         return "PostgreSQL has no synchronous standby connected: nothing could be committed"
     return ""
-
-
-def _line(error: Exception) -> str:
-    lines = str(error).strip().splitlines()
-    return lines[0] if lines else type(error).__name__
 
 
 def ask_for_handover(url: str, epoch: int) -> None:

@@ -15,6 +15,7 @@ from headwater_host.hub.cluster.postgres_lease import (
 )
 from headwater_host.hub.config import ClusterConfig
 from headwater_host.hub.errors import StorageError
+from headwater_host.hub.storage.libpq import first_line
 
 #: Seconds for connections and answers.
 _PATIENCE = 5.0
@@ -40,7 +41,7 @@ def status(url: str, cluster: ClusterConfig) -> dict[str, Any]:
             standbys = db.execute(STANDBYS).fetchone()
             replicas = db.execute(_REPLICAS).fetchall()
     except psycopg.Error as error:
-        raise StorageError(f"the database cannot be asked: {_line(error)}") from error
+        raise StorageError(f"the database cannot be asked: {first_line(error)}") from error
     if row is None or last is None or standbys is None:
         raise StorageError("the database holds no hub's storage")
     epoch, holder, length_ms = row
@@ -113,7 +114,7 @@ def hand_over(url: str, seconds: float) -> tuple[str, str, int]:
                     return former, address, found
                 time.sleep(0.05)
     except psycopg.Error as error:
-        raise StorageError(f"the database cannot be asked: {_line(error)}") from error
+        raise StorageError(f"the database cannot be asked: {first_line(error)}") from error
     raise StorageError(
         f"{former} still leads in epoch {epoch}, or no other hub is ready, after {seconds:g} s"
     )
@@ -124,7 +125,3 @@ def _leader(db: "psycopg.Connection[Any]") -> tuple[int, str]:
     if row is None:
         raise StorageError("the database holds no hub's storage")
     return row[0], address_of(row[1]) if row[2] else ""
-
-
-def _line(error: Exception) -> str:
-    return str(error).strip().partition("\n")[0]

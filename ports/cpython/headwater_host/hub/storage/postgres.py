@@ -10,8 +10,6 @@ fail at once until it does.
 """
 
 import contextlib
-import os
-import socket
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -28,6 +26,7 @@ from psycopg.conninfo import conninfo_to_dict
 from headwater_host.hub.errors import FencedError, StorageError
 from headwater_host.hub.storage import postgres_tables as tables
 from headwater_host.hub.storage.contract import Leader, Row, Transaction
+from headwater_host.hub.storage.libpq import first_line, shut_down
 from headwater_host.hub.storage.records import COLUMNS, new_lineage, pack_ids, row
 
 #: Seconds that the event loop waits for messages.
@@ -118,11 +117,7 @@ class _Connection:
 
     def abort(self) -> None:
         """Let what waits for the server fail."""
-        with (
-            contextlib.suppress(OSError, psycopg.Error),
-            socket.socket(fileno=os.dup(self.db.fileno())) as copy,
-        ):
-            copy.shutdown(socket.SHUT_RDWR)
+        shut_down(self.db)
 
     def close(self) -> None:
         """Close it; the server ends what it is doing."""
@@ -216,9 +211,9 @@ class PostgresEngine:
         try:
             yield
         except (errors.UndefinedTable, errors.UndefinedColumn) as error:
-            raise self.damaged(_line(error)) from error
+            raise self.damaged(first_line(error)) from error
         except psycopg.Error as error:
-            raise StorageError(f"the hub's storage {self.name}: {_line(error)}") from error
+            raise StorageError(f"the hub's storage {self.name}: {first_line(error)}") from error
 
     def _prepare(self, db: psycopg.Connection) -> None:
         """Create the tables in an empty database, or check their version."""
@@ -234,7 +229,7 @@ class PostgresEngine:
                         db.execute(statement.encode())
                 except errors.DuplicateTable as error:
                     raise StorageError(
-                        f"{self.name} is another program's database: {_line(error)}"
+                        f"{self.name} is another program's database: {first_line(error)}"
                     ) from error
                 db.execute("INSERT INTO hub_storage VALUES (%s)", (tables.VERSION,))
                 db.execute("INSERT INTO leader VALUES (0, 0, 0, '', 0, %s)", (new_lineage(),))
@@ -513,11 +508,6 @@ def _shown(url: str) -> str:
         ports = ports[:1] * len(hosts)
     places = [f"{host}:{port}" if port else host for host, port in zip(hosts, ports, strict=False)]
     return f"postgresql://{','.join(places)}/{given.get('dbname', '')}"
-
-
-def _line(error: Exception) -> str:
-    """Return the first line of an error's text."""
-    return str(error).partition("\n")[0] or type(error).__name__
 
 
 def _one(db: psycopg.Connection, query: str) -> Row:
