@@ -66,8 +66,13 @@ def replace_file(path: Path, data: bytes, *, group_readable: bool = False, durab
             os.fsync(out.fileno())
     part.replace(path)
     if durable:
-        fd = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
-        try:
-            os.fsync(fd)
-        finally:
-            os.close(fd)
+        sync_directory(path.parent)
+
+
+def sync_directory(directory: Path) -> None:
+    """Make the names in ``directory`` durable."""
+    fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)

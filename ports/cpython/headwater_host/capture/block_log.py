@@ -15,10 +15,10 @@ from pathlib import Path
 
 from headwater_host.capture.block_builder import BlockBuilder
 from headwater_host.capture.format import parse_header, segment_name
-from headwater_host.capture.manifest import LOCK, Entry, ManifestFile, list_log, sync_directory, write_all
+from headwater_host.capture.manifest import LOCK, Entry, ManifestFile, list_log, write_all
 from headwater_host.capture.recovery import recover
 from headwater_host.lifetime import MACHINE
-from headwater_host.private import opened, restrict
+from headwater_host.private import opened, restrict, sync_directory
 
 SEGMENT_BYTES = 64 << 20
 SEGMENT_AGE_NS = 3600 * 10**9

@@ -9,9 +9,9 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 
-from headwater_host.capture.manifest import read_manifest, sync_directory
+from headwater_host.capture.manifest import read_manifest
 from headwater_host.lifetime import MACHINE
-from headwater_host.private import opened
+from headwater_host.private import opened, sync_directory
 
 NAME = "connections"
 #: Bits of the counter.

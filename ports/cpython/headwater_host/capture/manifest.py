@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from headwater_host.capture.format import Header, parse_segment_name
 from headwater_host.capture.problem import MANIFEST, MISSING, TORN, Problem
-from headwater_host.private import opened
+from headwater_host.private import opened, sync_directory
 
 NAME = "manifest.jsonl"
 LOCK = "writer.lock"
@@ -156,15 +156,6 @@ def write_all(
         count = write(fd, rest, at)
         rest = rest[count:]
         at += count
-
-
-def sync_directory(directory: Path) -> None:
-    """Make the names in ``directory`` durable."""
-    fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)
 
 
 class ManifestFile:

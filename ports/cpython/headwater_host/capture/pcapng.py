@@ -11,10 +11,10 @@ import struct
 from collections.abc import Iterable
 from typing import BinaryIO
 
-from headwater_host.capture.format import PROTOCOLS, SENT, Record
+from headwater_host.capture.format import FMQ, IBMMQ, MQTT, SENT, Record
 
 #: The port by which Wireshark finds the decoder.
-PORTS = {"mqtt": 1883, "fmq": 7760, "ibmmq": 1414}
+PORTS = {MQTT: 1883, FMQ: 7760, IBMMQ: 1414}
 _OTHER_PORT = 7
 
 _SECTION = 0x0A0D0D0A
@@ -55,7 +55,7 @@ class PcapngWriter:
             text = f"{record.peer}, connection {record.connection}"
             comment = _option(_COMMENT, text.encode()) + _END
         address, sent = self._streams[key]
-        port = PORTS.get(PROTOCOLS.get(record.protocol, "").lower(), _OTHER_PORT)
+        port = PORTS.get(record.protocol, _OTHER_PORT)
         up = record.direction != SENT
         for at in range(0, len(record.frame) or 1, _SEGMENT):
             part = record.frame[at : at + _SEGMENT]

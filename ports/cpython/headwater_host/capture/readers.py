@@ -10,8 +10,7 @@ import os
 import re
 from pathlib import Path
 
-from headwater_host.capture.manifest import sync_directory
-from headwater_host.private import replace_file
+from headwater_host.private import replace_file, sync_directory
 
 FOLDER = "readers"
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}")

@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import NamedTuple
 
 from headwater_host.capture.format import HEADER_BYTES, FormatError, parse_header
-from headwater_host.capture.manifest import Entry, Listing, ManifestFile, Segment, sync_directory, write_all
+from headwater_host.capture.manifest import Entry, Listing, ManifestFile, Segment, write_all
 from headwater_host.capture.problem import Problem
 from headwater_host.capture.scan import Scan
-from headwater_host.private import opened
+from headwater_host.private import opened, sync_directory
 
 _PIECE = 1 << 20
 

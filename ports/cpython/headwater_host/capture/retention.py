@@ -12,10 +12,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
-from headwater_host.capture.manifest import Listing, Segment, list_log, sync_directory
+from headwater_host.capture.manifest import Listing, Segment, list_log
 from headwater_host.capture.readers import list_readers
 from headwater_host.lifetime import AgeClock, Clocks
-from headwater_host.private import replace_file
+from headwater_host.private import replace_file, sync_directory
 
 #: The age clock and when each sealed segment was first seen: the file of ``SegmentAges``.
 AGES = "ages.json"
@@ -67,12 +67,14 @@ def prune(
     age_of: Callable[[Segment], float],
     *,
     dry_run: bool = False,
+    listing: Listing | None = None,
 ) -> Removal:
     """Remove the segments beyond ``limits``. ``age_of`` returns a sealed segment's age in seconds.
+    ``listing``: a list of the log that was just read.
 
     A writer may have the log open, and readers may read it. Raises OSError, also without a log.
     """
-    listing = list_log(directory)
+    listing = listing or list_log(directory)
     readers = list_readers(directory)
     removal = _choose(listing, limits, age_of, readers)
     if removal.removed and not dry_run:

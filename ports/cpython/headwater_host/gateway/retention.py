@@ -68,8 +68,9 @@ class Retention:
             self._ages = SegmentAges(self._directory, self._clocks, group_readable=self._group_readable)
             if self._ages.problem:
                 _logger.warning("capture log: %s", self._ages.problem)
-        self._ages.look(list_log(self._directory))
-        self._last = removal = prune(self._directory, self._limits, self._ages.age)
+        listing = list_log(self._directory)
+        self._ages.look(listing)
+        self._last = removal = prune(self._directory, self._limits, self._ages.age, listing=listing)
         if removal.removed:
             self._removed += len(removal.removed)
             self._removed_bytes += removal.removed_bytes
