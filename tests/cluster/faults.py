@@ -227,7 +227,7 @@ async def _promote(cluster: Cluster) -> None:
     acked = cluster.checker.count["acked"]
     await asyncio.to_thread(new.promote)
     cluster.servers.reverse()
-    # The new primary does not wait for a standby, and no hub may lead on it, until it is told to.
+    # Until the new primary is configured to wait for a standby, no hub may lead on it.
     port = cluster.replication[new.port].port
     await asyncio.to_thread(old.follow, new, name_of(old), port)
     if cluster.checker.count["acked"] > acked:

@@ -31,7 +31,7 @@ def prepare(url: str) -> None:
 def until(true: Callable[[], object], seconds: float = SECONDS) -> None:
     end = time.monotonic() + seconds
     while not true():
-        assert time.monotonic() < end, "it does not come about"
+        assert time.monotonic() < end, "the condition did not become true"
         time.sleep(0.005)
 
 

@@ -1,4 +1,4 @@
-"""The proxy does what it is told to the bytes of each direction, and nothing else."""
+"""Each command of the proxy affects the bytes of its direction only."""
 
 import socket
 import threading

@@ -88,7 +88,7 @@ class World:
         self.published = False
         #: How often the hub was started again, and what has happened so far.
         self.life = self.operations = self.audits = 0
-        #: Operations that bring the history nearer to its end.
+        #: Operations without those of calls, which never end.
         self.advanced = 0
         self.cuts = cuts(self.chance)
         #: Acknowledgements that the hub that runs knows of: by whom, of what; and how many are on the disk.

@@ -62,7 +62,7 @@ def test_tshark_reads_an_exported_log(tmp_path: Path, capsys: pytest.CaptureFixt
         if "serial:/dev/ttyÄ, connection 1" in json.dumps(frame, ensure_ascii=False)
     ]
     assert commented == [0]
-    # A frame that does not fit into an IP packet is put together again.
+    # tshark reassembles a frame that exceeds an IP packet.
     with LogWriter(log) as writer:
         size = len(large) + 9
         body = bytes([0x30, size & 127 | 128, size >> 7 & 127 | 128, size >> 14]) + b"\0\7plant/4" + large

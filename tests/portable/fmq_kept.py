@@ -65,7 +65,7 @@ class Kept:
             if true():  # type: ignore[operator]
                 return
             assert self.keeper.wait(20) == 0, self.keeper.status
-        raise AssertionError("it does not come about")
+        raise AssertionError("the condition did not become true")
 
     def online(self) -> "Kept":
         self.keeper.start()

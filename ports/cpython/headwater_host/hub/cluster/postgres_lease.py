@@ -81,8 +81,8 @@ class PostgresLease:
     - ``advertise``: the address that clients and other hubs reach this hub at, ``HOST:PORT``; ``own`` the same as IP.
     - ``length``: seconds that the lease lasts without a renewal.
     - ``standby``: True to lead only where PostgreSQL waits for a synchronous standby.
-    - ``changed``: called in the thread after each change of what is known; ``asked``: when the operator asks the leader
-      to hand over (``ask_for_handover``).
+    - ``changed``: called in the thread after each change of ``epoch``, ``row`` or ``problem``.
+    - ``asked``: called in the thread when the operator requests a handover (``ask_for_handover``).
 
     ``epoch``, ``row``, ``problem`` and ``holds`` may be read in any thread.
     """

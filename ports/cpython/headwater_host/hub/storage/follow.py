@@ -12,9 +12,9 @@ from headwater_host.hub.storage.records import Change, Message, Seen, message, u
 
 
 class Some(NamedTuple):
-    """Some changes in order, and the last change of the transaction that the last of them is in.
+    """Some changes in order. ``turn`` is the last change of the transaction that contains the last of ``changes``.
 
-    A follower writes a transaction whole or not at all. ``turn`` is the last of ``changes`` when there are no more.
+    A follower writes whole transactions. If there are no further changes, ``turn`` is the last of ``changes``.
     """
 
     changes: list[Change]
@@ -55,7 +55,7 @@ def _end(engine: Engine, otherwise: int, change: Change) -> int:
 def _some(
     engine: Engine, name: Callable[[int], str], after: int, limit: int
 ) -> tuple[list[Change], int | None]:
-    """Return some changes, and the last change that was looked at, None if there are no more."""
+    """Return some changes, and the last change examined, or None if there are no further ones."""
     kept = engine.changes_after(after, limit)
     stored = engine.messages_after(after, limit)
     retained = engine.retained_after(after, limit)
