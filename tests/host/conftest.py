@@ -93,10 +93,12 @@ def hub(request: pytest.FixtureRequest, tmp_path: Path) -> AbstractAsyncContextM
 
 
 @pytest.fixture
-def place(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
+def place(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Place:
     """Where a hub's storage is: ``tmp_path / "hub.db"``, or with ``BOTH_ENGINES`` also an empty database."""
     if getattr(request, "param", "sqlite") == "sqlite":
         return tmp_path / "hub.db"
+    # A busy machine may not answer in the time that an event loop waits.
+    monkeypatch.setattr("headwater_host.hub.storage.postgres.READ_S", 60)
     return str(request.getfixturevalue("database"))
 
 

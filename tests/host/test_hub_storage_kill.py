@@ -12,16 +12,10 @@ import random
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any, TypeVar
 
-from headwater_host.hub.errors import StorageError
 from headwater_host.hub.storage import DEAD, Limits, Store
 from tests.host.hub_storage import BOTH_ENGINES, NOW, Place
-
-_Found = TypeVar("_Found")
 
 LIVES = 15
 LIMITS = Limits(tries=3, cache=2000)
@@ -105,17 +99,6 @@ def live(path: Place, said: Path, life: int, much: int) -> None:
         process.wait()
 
 
-def answered(read: Callable[..., _Found], *arguments: Any) -> _Found:
-    """Return what a read of the store finds. A busy database may not answer in the time that the event loop waits."""
-    for _ in range(100):
-        try:
-            return read(*arguments)
-        except StorageError as error:
-            refused = error
-            time.sleep(0.1)
-    raise refused
-
-
 def check(path: Place, said: Path) -> dict[str, int]:
     """What was written down, against what is there."""
     *whole, torn = said.read_text().split("\n")
@@ -134,9 +117,8 @@ def check(path: Place, said: Path) -> dict[str, int]:
     async def look() -> None:
         store = Store.open(path, LIMITS)
         topic = store.topics["t"]
-        queues = [answered(store.read, "t", queue, 0, 10**6) for queue in (0, 1)]
-        there = {m.id.decode(): m for queue in queues for m in queue}
-        letters = answered(store.read, DEAD + "t", 0, 0, 10**6) if DEAD + "t" in store.topics else []
+        there = {m.id.decode(): m for queue in (0, 1) for m in store.read("t", queue, 0, 10**6)}
+        letters = store.read(DEAD + "t", 0, 0, 10**6) if DEAD + "t" in store.topics else []
         assert not store.damaged
         for name, message in there.items():
             assert message.payload in (name.encode(), name.encode() * 2000), "half a message"
@@ -145,8 +127,9 @@ def check(path: Place, said: Path) -> dict[str, int]:
         assert dead <= buried
         rest = {}
         for group in "gh":
-            taken = [answered(store.take, group, "t", queue, 10**6) for queue in (0, 1)]
-            got = [one.message.id.decode() for queue in taken for one in queue]
+            got = [
+                one.message.id.decode() for queue in (0, 1) for one in store.take(group, "t", queue, 10**6)
+            ]
             rest[group] = set(got)
             assert len(got) == len(rest[group])
             assert not rest[group] & acked[group], "acknowledged, and handed out again"
@@ -155,7 +138,7 @@ def check(path: Place, said: Path) -> dict[str, int]:
         assert there.keys() >= rest["g"] | rest["h"]
         for queue in (0, 1):
             # What everybody is done with is gone, up to the first message that somebody is not done with.
-            for oldest in answered(store.read, "t", queue, 0, 1):
+            for oldest in store.read("t", queue, 0, 1):
                 assert oldest.id.decode() in rest["g"] | rest["h"]
         session = store.sessions.get("me")
         assert session is not None
@@ -169,11 +152,11 @@ def check(path: Place, said: Path) -> dict[str, int]:
         assert topic.count == len(there)
         # In order, and each change once.
         for queue in (0, 1):
-            order = [tuple(map(int, m.id.split(b"."))) for m in queues[queue]]
+            order = [tuple(map(int, m.id.split(b"."))) for m in store.read("t", queue, 0, 10**6)]
             assert order == sorted(order)
         changes: list[int] = []
         while len(changes) < store.seq:
-            changes += [change.seq for change in answered(store.changes, len(changes), 1000)]
+            changes += [change.seq for change in store.changes(len(changes), 1000)]
         assert changes == list(range(1, store.seq + 1))
         await store.close()
 
