@@ -10,8 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headwater_host.capture import CaptureReader, Problem
+from headwater_host.capture.manifest import read_manifest
 from headwater_spark.columns import BATCH_BYTES, Batch, read
-from headwater_spark.plan import OFFSET_BITS, Plan, Span, plan
+from headwater_spark.plan import OFFSET_BITS, Plan, Position, Span, plan
 from tests.rows import each_row
 from tests.spark.logs import Rec, damage, publish, write_log
 from tools.capture_log import LogWriter
@@ -349,3 +350,67 @@ def test_damage_within_a_span_is_reported(tmp_path: Path) -> None:
     found, problems = read_all(plan(tmp_path, 1 << 30, 1, span=span))
     assert found == [*everything[10:20], *everything[30:40]]
     assert [problem.kind for problem in problems] == ["bad"]
+
+
+def test_plans_that_continue_each_other_are_the_whole_log(tmp_path: Path) -> None:
+    """Each plan ends in the middle of a segment, at its end, or where nothing is new; a plan up to a position gives
+    the same records again although the log has grown."""
+    log = tmp_path / "log"
+    taken: list[tuple[object, ...]] = []
+    plans: list[tuple[Plan, list[tuple[object, ...]]]] = []
+    start = None
+    for step in range(6):
+        if step != 3:
+            with LogWriter(log) as writer:
+                for k in range(2):
+                    for rec in records(5, 10 * step + 5 * k):
+                        writer.append(rec.at, *rec[2:7], rec.frame, rec.mark, rec.first)
+                    writer.flush()
+                    if k == 0 and step % 2 == 0:
+                        # Plan while the segment is open.
+                        made = plan(log, 300, 1, start=start)
+                        rows = [row[:-1] for row in read_all(made)[0]]
+                        plans.append((made, rows))
+                        taken += rows
+                        start = made.end
+        made = plan(log, 300, 1, start=start)
+        rows = [row[:-1] for row in read_all(made)[0]]
+        plans.append((made, rows))
+        taken += rows
+        start = made.end
+    assert taken == [row[:-1] for row in read_all(plan(log, 300, 1))[0]]
+    assert plan(log, 300, 1, start=start).partitions == []
+    before = None
+    for made, rows in plans:
+        again, problems = read_all(plan(log, 1 << 30, 1, start=before, upto=made.end))
+        assert [row[:-1] for row in again] == rows
+        assert not problems
+        before = made.end
+
+
+def test_a_plan_after_unread_segments_were_removed_names_the_gap(tmp_path: Path) -> None:
+    log = log_of(tmp_path / "log", *[3] * 6, segment_blocks=1)
+    files = segments(log)
+    start = plan_end_of(log, files[1])
+    for file in files[:4]:
+        file.unlink()
+    rows, problems = read_all(plan(log, 1 << 30, 1, start=start))
+    assert len(rows) == 6
+    assert [problem.kind for problem in problems] == ["gap"]
+
+
+def plan_end_of(log: Path, file: Path) -> Position:
+    """The position at the end of a sealed segment."""
+    (entry,) = [entry for entry in read_manifest(log).entries.values() if entry.file == file.name]
+    return Position(entry.file, entry.bytes, entry.next_sequence)
+
+
+def test_a_plan_starts_over_in_a_segment_that_replaced_an_empty_one(tmp_path: Path) -> None:
+    """Nothing was left of a segment after a crash: the next one has its number and another salt."""
+    log = log_of(tmp_path / "log", 3, segment_blocks=1)
+    log_of(log, 4)
+    (_, last) = segments(log)
+    number = last.name.split("-")[1]
+    start = Position(f"segment-{number}-ffffffffffffffff.hwc", 0, int(number))
+    rows, problems = read_all(plan(log, 1 << 30, 1, start=start))
+    assert (len(rows), problems) == (4, [])

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from itertools import pairwise
 from typing import NamedTuple
 
+from headwater_host.capture.format import parse_segment_name
 from headwater_host.capture.manifest import Segment, list_log
 from headwater_host.capture.problem import TORN, Problem
 from headwater_host.capture.reader import lost_end
@@ -34,6 +35,20 @@ class Span(NamedTuple):
 
 #: All times.
 EVER = Span(-(1 << 63), 1 << 63)
+
+
+class Position(NamedTuple):
+    """A place between two blocks of a log: everything before it is taken."""
+
+    file: str
+    offset: int
+    #: Sequence number of the next block.
+    sequence: int
+
+    @property
+    def segment(self) -> int:
+        """Return the number in the segment's name."""
+        return _number(self.file)
 
 
 class Range(NamedTuple):
@@ -67,31 +82,54 @@ class Plan(NamedTuple):
     records: int
     first_ns: int
     last_ns: int
+    #: The position after the last range; None for a log without segments.
+    end: Position | None = None
+
+
+def _number(file: str) -> int:
+    name = parse_segment_name(file)
+    if name is None:
+        raise ValueError(f"{file!r} is not the name of a segment")
+    return name[0]
 
 
 class _Walk:
-    """One segment: its blocks by their headers, and the offsets where it can be split."""
+    """One segment: its blocks by their headers, and the offsets where it can be split.
 
-    def __init__(self, segment: Segment, expected: int | None, span: Span):
+    `start` is the offset of the first block, `until` the offset where the walk ends before the end of the file.
+    """
+
+    def __init__(
+        self,
+        segment: Segment,
+        expected: int | None,
+        span: Span,
+        start: int = 0,
+        until: Position | None = None,
+    ):
         self.segment = segment
         self.expected = segment.first_sequence if expected is None else expected
+        self.start = start
+        self.until = until
         self.blocks: list[BlockInfo] = []
         self.problems: list[Problem] = []
         first = self.expected
         fd = os.open(segment.path, os.O_RDONLY)
         try:
-            self.end = os.fstat(fd).st_size
+            self.end = os.fstat(fd).st_size if until is None else until.offset
             self._headers(fd)
-            if segment.is_open:
+            if segment.is_open and until is None:
                 self._tail(fd)
         finally:
             os.close(fd)
-        if segment.entry is not None:
+        if until is not None:
+            self.expected = until.sequence
+        elif segment.entry is not None:
             # If the last block is bad, the manifest has the next sequence number.
             self.expected = segment.entry.next_sequence
             self.problems += lost_end(segment, self.end)
         # (offset, expected sequence number): the start, each boundary between adjacent blocks, the end.
-        edges = [(0, first)]
+        edges = [(start, first)]
         edges += (
             (block.offset, before.header.sequence + 1)
             for before, block in pairwise(self.blocks)
@@ -111,19 +149,20 @@ class _Walk:
                     self.pieces.append((start, end, number))
 
     def _scan(self, fd: int, start: int, expected: int | None, *, bodies: bool) -> Scan:
-        segment = self.segment
+        segment, until = self.segment, self.until
         return Scan(
             fd,
             segment.path.name,
             segment.salt,
             start=start,
-            is_open=segment.is_open,
+            end=None if until is None else until.offset,
+            is_open=segment.is_open and until is None,
             expected=expected,
             bodies=bodies,
         )
 
     def _headers(self, fd: int) -> None:
-        scan = self._scan(fd, 0, self.expected, bodies=False)
+        scan = self._scan(fd, self.start, self.expected, bodies=False)
         for found in scan:
             if isinstance(found, Problem):
                 self._torn(found)
@@ -156,8 +195,13 @@ def plan(
     min_partitions: int,
     least_bytes: int = 0,
     span: Span = EVER,
+    start: Position | None = None,
+    upto: Position | None = None,
 ) -> Plan:
     """Split the log in `directory` into partitions of at most `partition_bytes`.
+
+    The plan begins at `start`, by default at the first segment, and ends at `upto`, by default at the end of the log.
+    `Plan.end` is the `start` of a plan that continues this one.
 
     Segments whose times in the manifest, and blocks whose times in their headers, are outside of `span` are skipped.
     Damaged blocks next to such blocks may be skipped with them.
@@ -166,19 +210,39 @@ def plan(
     smaller than `least_bytes`. Raises FileNotFoundError or NotADirectoryError without a log.
     """
     listing = list_log(directory)
-    problems = list(listing.problems)
+    segments, problems = listing.segments, listing.problems
     walks: list[_Walk] = []
     expected: int | None = None
-    for segment in listing.segments:
+    if start is not None:
+        # A segment of which nothing was left may have been replaced by one with the same number.
+        segments = [segment for segment in segments if segment.first_sequence >= start.segment]
+        problems = [
+            one for one in problems if (parse_segment_name(one.file) or (start.segment,))[0] >= start.segment
+        ]
+        expected = start.sequence
+    if upto is not None:
+        segments = [segment for segment in segments if segment.path.name <= upto.file]
+    problems = list(problems)
+    end = start
+    for segment in segments:
         entry = segment.entry
+        name = segment.path.name
         if entry is not None and not span.meets(entry.first_ns, entry.last_ns):
             expected = entry.next_sequence
+            end = Position(name, entry.bytes, expected)
             continue
         try:
-            walk = _Walk(segment, expected, span)
+            walk = _Walk(
+                segment,
+                expected,
+                span,
+                start.offset if start is not None and name == start.file else 0,
+                upto if upto is not None and name == upto.file else None,
+            )
         except FileNotFoundError:
             continue  # retention removed it after the listing
         expected = walk.expected
+        end = Position(name, walk.end, expected)
         problems += walk.problems
         walks.append(walk)
     size = sum(end - start for walk in walks for start, end, _ in walk.pieces)
@@ -195,6 +259,7 @@ def plan(
         records=sum(header.records for header in headers),
         first_ns=min((header.first_ns for header in headers), default=0),
         last_ns=max((header.last_ns for header in headers), default=0),
+        end=end,
     )
 
 
