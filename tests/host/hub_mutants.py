@@ -73,7 +73,7 @@ def _backwards(before: Any) -> Any:
 
 
 def _gaps(before: Any) -> Any:
-    return lambda self, messages: before(self, [one for one in messages if one.seq % 50])
+    return lambda self, messages: before(self, [one for one in messages if one.seq % 10])
 
 
 #: What is wrong, and what does it.
