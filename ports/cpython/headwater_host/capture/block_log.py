@@ -15,6 +15,7 @@ from pathlib import Path
 
 from headwater_host.capture.block_builder import BlockBuilder
 from headwater_host.capture.format import parse_header, segment_name
+from headwater_host.capture.log_id import ensure_log_id
 from headwater_host.capture.manifest import LOCK, Entry, ManifestFile, list_log, write_all
 from headwater_host.capture.recovery import recover
 from headwater_host.lifetime import MACHINE
@@ -78,9 +79,12 @@ class BlockLog:
             listing = list_log(self.directory)
             for segment in listing.segments:
                 restrict(segment.path, group_readable=group_readable)
+            # Before recovery, which may remove the segment that an old log's id comes from.
+            problems = list(ensure_log_id(self.directory, listing, group_readable=group_readable))
             self._manifest = ManifestFile(self.directory, listing.manifest.end, group_readable=group_readable)
             try:
                 self.next_sequence, self.recovery = recover(self.directory, listing, self._manifest)
+                self.recovery.problems.extend(problems)
             except BaseException:
                 self._manifest.close()
                 raise
