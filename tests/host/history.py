@@ -71,8 +71,9 @@ class Checker:
         self._pushed: dict[tuple[int, int], int] = {}
         self._wills: dict[int, str] = {}
         self._willed: Counter[int] = Counter()
-        #: By connection, what it did not get, though it got what follows.
-        self._skipped: list[tuple[int, tuple[int, int]]] = []
+        #: Connections that did not get a message, though they got what follows. It may never have been stored, if its
+        #: publisher has given it up.
+        self._skipped: dict[tuple[int, int], list[int]] = defaultdict(list)
         self._seen: dict[str, set[tuple[int, int]]] = defaultdict(set)
         self._calls: dict[str, set[int]] = defaultdict(set)
 
@@ -96,6 +97,7 @@ class Checker:
 
     def _on_acked(self, publisher: int, n: int) -> None:
         self._acked.add((publisher, n))
+        self._lost_push((publisher, n))
 
     def _on_got(self, who: str, publisher: int, n: int, qos: int) -> None:
         message = publisher, n
@@ -128,14 +130,14 @@ class Checker:
         if last is not None and n <= last:
             self.wrong.append(f"doubled: connection {connection} gets {n} of {publisher} behind {last}")
         for skipped in range(n if last is None else last + 1, n):
-            # It may never have been stored, if its publisher has given it up.
-            self._skipped.append((connection, (publisher, skipped)))
+            self._skipped[publisher, skipped].append(connection)
             if (publisher, skipped) in self._acked:
-                self._lost_push(connection, (publisher, skipped))
+                self._lost_push((publisher, skipped))
         self._pushed[connection, publisher] = n
 
-    def _lost_push(self, connection: int, message: tuple[int, int]) -> None:
-        self.wrong.append(f"lost: connection {connection} gets what follows {message}, but not that")
+    def _lost_push(self, message: tuple[int, int]) -> None:
+        for connection in self._skipped.pop(message, ()):
+            self.wrong.append(f"lost: connection {connection} gets what follows {message}, but not that")
 
     def _on_will(self, k: int, state: str) -> None:
         assert state in _WILLS
@@ -189,9 +191,8 @@ class Checker:
         if AUDIT in those:
             self.wrong += [f"lost: will {k} is never published" for k in sorted(self.unpublished())]
             stored = self._got[AUDIT]
-            for connection, message in self._skipped:
-                if message in stored - self._acked:
-                    self._lost_push(connection, message)
+            for message in sorted(stored & self._skipped.keys()):
+                self._lost_push(message)
             for who, messages in [*self._got.items(), *self._seen.items()]:
                 undone = sorted(messages - stored)
                 self.wrong += [f"undone: {who} got {message}, which is not stored" for message in undone]
