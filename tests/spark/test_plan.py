@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from headwater_host.capture import CaptureReader, Problem
 from headwater_host.capture.manifest import read_manifest
 from headwater_spark.columns import BATCH_BYTES, Batch, read
-from headwater_spark.plan import OFFSET_BITS, Plan, Position, Span, plan
+from headwater_spark.plan import OFFSET_BITS, Plan, Span, plan
+from headwater_spark.positions import Position
 from tests.rows import each_row
 from tests.spark.logs import Rec, damage, publish, write_log
 from tools.capture_log import LogWriter
@@ -394,9 +395,12 @@ def test_a_plan_after_unread_segments_were_removed_names_the_gap(tmp_path: Path)
     start = plan_end_of(log, files[1])
     for file in files[:4]:
         file.unlink()
-    rows, problems = read_all(plan(log, 1 << 30, 1, start=start))
-    assert len(rows) == 6
-    assert [problem.kind for problem in problems] == ["gap"]
+    found = plan(log, 1 << 30, 1, start=start)
+    rows, problems = read_all(found)
+    assert (len(rows), problems) == (6, [])
+    assert found.removed is not None
+    assert found.problems == [found.removed]
+    assert found.removed.reason == "blocks 2 to 3 were removed before they were read"
 
 
 def plan_end_of(log: Path, file: Path) -> Position:

@@ -1,0 +1,195 @@
+"""Positions in a capture log: how far a reader has come, and how far it can go.
+
+Everything before a position is read, and it stays valid while the log grows, is sealed, repaired and pruned.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
+
+from headwater_host.capture.format import parse_segment_name
+from headwater_host.capture.manifest import Listing, Segment
+from headwater_host.capture.problem import MISSING, TORN, Problem
+from headwater_host.capture.scan import BlockInfo, Scan, scanning
+
+
+class Position(NamedTuple):
+    """A place between two blocks of a log: everything before it is taken."""
+
+    file: str
+    offset: int
+    #: Sequence number of the next block.
+    sequence: int
+
+    @property
+    def segment(self) -> int:
+        """Return the number in the segment's name. Raises ValueError if it is not one."""
+        name = parse_segment_name(self.file)
+        if name is None:
+            raise ValueError(f"{self.file!r} is not the name of a segment")
+        return name[0]
+
+    def precedes(self, end: Position) -> bool:
+        """Return whether blocks at this position are before `end`.
+
+        Of two segments with the same number, the earlier one was removed because nothing was left in it: blocks of
+        one are not before a position in the other.
+        """
+        if self.file == end.file:
+            return self.offset < end.offset
+        return self.segment < end.segment
+
+    @classmethod
+    def from_json(cls, found: Mapping[str, Any]) -> Position:
+        """Return the position that `_asdict` wrote. Raises ValueError for anything else."""
+        try:
+            position = cls(*(found[name] for name in cls._fields))
+            if all(type(value) is int and value >= 0 for value in position[1:]) and position.segment >= 0:
+                return position
+        except (KeyError, TypeError, ValueError):
+            pass
+        raise ValueError(f"{found!r} is not a position in a log")
+
+
+class Limits(NamedTuple):
+    """The maximum bytes of the log and records between two positions; None: no limit."""
+
+    bytes: int | None = None
+    rows: int | None = None
+
+
+UNLIMITED = Limits()
+
+
+class Reach(NamedTuple):
+    """The result of `advance`: a position, the bytes up to it, and the torn tail after it.
+
+    `end` is None if the start is None and the log has no blocks.
+    """
+
+    end: Position | None
+    bytes: int = 0
+    torn: Problem | None = None
+
+
+def rest(listing: Listing, start: Position | None) -> Iterator[tuple[Segment, int]]:
+    """Yield the segments that may have blocks after `start`, each with the offset to read from."""
+    for segment in listing.segments:
+        # A segment of which nothing was left may have been replaced by one with the same number.
+        if start is None or segment.first_sequence >= start.segment:
+            yield segment, start.offset if start is not None and segment.path.name == start.file else 0
+
+
+def removed_before(listing: Listing, start: Position | None, end: Position | None) -> Problem | None:
+    """Return a problem if segments with blocks between `start` and `end` were removed."""
+    if start is None or end is None:
+        return None
+    first = next(rest(listing, start), None)
+    if first is not None and first[0].path.name == start.file:
+        return None
+    left = end.sequence if first is None else min(end.sequence, first[0].first_sequence)
+    if left <= start.sequence:
+        return None
+    gone = f"blocks {start.sequence} to {left - 1} were removed before they were read"
+    return Problem(MISSING, start.file, start.offset, 0, gone)
+
+
+def advance(
+    listing: Listing, start: Position | None, limits: Limits = UNLIMITED, until: Position | None = None
+) -> Reach:
+    """Return the last position that is at most `limits` after `start`, and not after `until`.
+
+    `start` None is the log's beginning. A block that exceeds the limits alone is taken alone. The position is before
+    a torn tail. Reads headers only, and those of sealed segments only where a limit is reached.
+    """
+    walk = _Advance(start, limits)
+    for segment, at in rest(listing, start):
+        if until is not None and not Position(segment.path.name, at, 0).precedes(until):
+            break
+        try:
+            if not walk.take(segment, at, until):
+                break
+        except FileNotFoundError:
+            continue  # retention removed it after the listing
+    return Reach(walk.end, walk.bytes, walk.torn)
+
+
+class _Advance:
+    """The state of `advance`."""
+
+    def __init__(self, start: Position | None, limits: Limits):
+        self.start = start
+        self.end = start
+        self.limits = limits
+        self.bytes = 0
+        self.rows = 0
+        self.torn: Problem | None = None
+
+    def _fits(self, size: int, rows: int) -> bool:
+        most_bytes, most_rows = self.limits
+        return (most_bytes is None or self.bytes + size <= most_bytes) and (
+            most_rows is None or self.rows + rows <= most_rows
+        )
+
+    def take(self, segment: Segment, at: int, until: Position | None) -> bool:
+        """Advance in a segment, at most to `until`. Return False if a limit is reached."""
+        name, entry = segment.path.name, segment.entry
+        stop = until.offset if until is not None and until.file == name else None
+        if entry is not None and stop is None and self._fits(entry.bytes - at, entry.records):
+            # At least the size in the manifest: a lost end of the file is reported once.
+            size = max(segment.path.stat().st_size, entry.bytes)
+            if size > at:
+                self.end = Position(name, size, entry.next_sequence)
+                self.bytes += size - at
+                self.rows += entry.records
+            return True
+        expected = self.start.sequence if self.start is not None and at else segment.first_sequence
+        options = {"start": at, "end": stop, "is_open": segment.is_open, "expected": expected}
+        with scanning(segment.path, segment.salt, bodies=False, **options) as scan:
+            last: BlockInfo | None = None
+            for found in scan:
+                if isinstance(found, Problem):
+                    if found.kind == TORN:
+                        self.torn = found
+                    continue
+                info = found[0]
+                edge = at if last is None else last.end
+                if self.bytes and edge == info.offset and not self._fits(info.length, info.header.records):
+                    return False
+                self._to(Position(name, info.end, info.header.sequence + 1), info, edge)
+                last = info
+        if stop is not None:
+            self.end = until or self.end
+        else:
+            self._finish(segment, scan, last)
+        return True
+
+    def _to(self, end: Position, info: BlockInfo, edge: int) -> None:
+        self.end = end
+        self.bytes += info.end - edge
+        self.rows += info.header.records
+
+    def _finish(self, segment: Segment, scan: Scan, last: BlockInfo | None) -> None:
+        """Include damage at the end of a complete segment; exclude an unfinished last block of the open one."""
+        name, entry = segment.path.name, segment.entry
+        if not segment.is_open:
+            size, sequence = scan.size, scan.expected or 0
+            if entry is not None:
+                size, sequence = max(size, entry.bytes), entry.next_sequence
+            if size > (self.end.offset if self.end is not None and self.end.file == name else 0):
+                self.end = Position(name, size, sequence)
+        elif last is not None:
+            torn = unfinished(segment, last)
+            if torn is not None:
+                self.torn = torn
+                self.bytes -= last.length
+                self.end = Position(name, last.offset, last.header.sequence)
+
+
+def unfinished(segment: Segment, last: BlockInfo) -> Problem | None:
+    """Return the torn tail of an open segment that begins with its last block, if that has not all of its bytes."""
+    options = {"start": last.offset, "is_open": True}
+    with scanning(segment.path, segment.salt, **options) as scan:
+        found = next(iter(scan))
+    return found if isinstance(found, Problem) and found.kind == TORN else None
