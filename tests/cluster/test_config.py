@@ -4,8 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from headwater_host.hub.config import ClusterConfig, load
+from headwater_host.hub.config import ClusterConfig, HubConfig, load, with_options
 from headwater_host.settings import ConfigError
+from tests.host.command import headwater_here
 
 URL = '[storage]\npath = "postgresql://db/hub"\n'
 
@@ -49,3 +50,31 @@ def test_a_mistake_says_what_and_where(tmp_path: Path, storage: str, table: str,
     with pytest.raises(ConfigError) as mistake:
         load(write(tmp_path, f"{storage}[cluster]\n{table}\n"))
     assert says in str(mistake.value)
+
+
+def test_options_override_the_table(tmp_path: Path) -> None:
+    config = load(write(tmp_path, f'{URL}[cluster]\nadvertise = "h:1"\nlease = 7\n'))
+    assert with_options(config, None, {"lease": 9.0}).cluster == ClusterConfig("h:1", 9.0, "required")
+    found = with_options(HubConfig(), "postgresql://db/hub", {"advertise": "h:2", "standby": "none"})
+    assert (found.storage, found.cluster) == ("postgresql://db/hub", ClusterConfig("h:2", 5.0, "none"))
+    assert with_options(config, None, {}) == config
+
+
+@pytest.mark.parametrize(
+    "arguments, says",
+    [
+        (["--advertise", "h"], b"--advertise: 'h' is not HOST:PORT"),
+        (["--advertise", "h:0"], b"'h:0' is not HOST:PORT"),
+        (["--lease", "0.5"], b"--lease: '0.5' is not a number of seconds, 1 to 3600"),
+        (["--lease", "long"], b"--lease: 'long' is not a number of seconds"),
+        (["--standby", "maybe"], b'--standby: \'maybe\' is not "required" or "none"'),
+        (["--lease", "2.5"], b"--lease needs --advertise, or [cluster] in the configuration file"),
+        (["--standby", "none"], b"--standby needs --advertise"),
+        (["--advertise", "h:1"], b"a cluster needs storage in PostgreSQL, not in the file headwater-hub.db"),
+        (["--advertise", "h:1", "--storage", "x.db"], b"not in the file x.db: --storage postgresql://..."),
+    ],
+)
+def test_a_wrong_option_says_what_is_wrong(arguments: list[str], says: bytes) -> None:
+    done = headwater_here("hub", *arguments)
+    assert done.returncode == 2
+    assert says in done.stderr

@@ -6,16 +6,22 @@ import getpass
 import json
 import os
 import sys
-from dataclasses import replace
 from pathlib import Path
 
 from headwater_host.cli import hub_replication
 from headwater_host.cli.argument_types import PASSWORD_VARIABLE
-from headwater_host.cli.options import FILE, FLAG, option, seconds, subcommand, whole
+from headwater_host.cli.options import FILE, FLAG, option, seconds, setting, subcommand, whole
 from headwater_host.exits import FAILED, OK, USAGE, CommandError
 from headwater_host.hub import config as hub_config
 from headwater_host.hub.errors import StorageError
 from headwater_host.settings import ConfigError
+
+#: The options for [cluster]: name, placeholder, help.
+_CLUSTER = (
+    ("advertise", "HOST:PORT", "Address of this hub in a cluster on PostgreSQL"),
+    ("lease", "SECONDS", "Length of the leader's lease (default 5)"),
+    ("standby", "required|none", "Synchronous standby of PostgreSQL (default required)"),
+)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -39,6 +45,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=whole(0, 65535),
         metavar="PORT",
     )
+    for name, metavar, text in _CLUSTER:
+        key = hub_config.CLUSTER[name]
+        option(parser, f"--{name}", text, type=setting(key.what, key.convert), metavar=metavar)
     commands = parser.add_subparsers(dest="hub_command", metavar="COMMAND")
     check = subcommand(
         commands, "check", "check a configuration file", "Exit code 2: mistakes, each printed with its line."
@@ -132,8 +141,10 @@ def _serve(args: argparse.Namespace) -> int:
     config = hub_config.HubConfig() if args.config is None else hub_config.load(args.config)
     if args.port is not None:
         config = hub_config.on_port(config, args.port)
-    if args.storage is not None:
-        config = replace(config, storage=args.storage)
+    given = {name: getattr(args, name) for name, _, _ in _CLUSTER}
+    config = hub_config.with_options(
+        config, args.storage, {name: value for name, value in given.items() if value is not None}
+    )
     from headwater_host.hub.service import serve
 
     return asyncio.run(serve(config))

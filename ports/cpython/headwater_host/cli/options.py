@@ -1,6 +1,7 @@
 """Options of commands: declare them, and parse the usual kinds of values."""
 
 import argparse
+import re
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -41,10 +42,18 @@ def pause(text: str) -> float:
     return 0.0 if text == "0" else seconds(text)
 
 
-def _setting(convert: Callable[[Any], Any], what: str) -> Callable[[str], Any]:
+_NUMBER = re.compile(r"[0-9]{1,18}(\.[0-9]{1,9})?", re.ASCII)
+
+
+def setting(what: str, convert: Callable[[Any], Any]) -> Callable[[str], Any]:
+    """Return the argument type of a value of configuration files. ``what`` describes it."""
+
     def parse(text: str) -> Any:
+        number = _NUMBER.fullmatch(text)
         try:
-            return convert(int(text) if text.isascii() and text.isdigit() else text)
+            return convert((float(text) if number[1] else int(text)) if number else text)
+        except settings.ConfigError as error:
+            raise argparse.ArgumentTypeError(str(error)) from None
         except ValueError:
             raise argparse.ArgumentTypeError(f"{text!r} is not {what}") from None
 
@@ -57,8 +66,8 @@ FLAG: Kind = {"action": "store_true"}
 FILE: Kind = {"type": Path, "metavar": "FILE"}
 SECONDS: Kind = {"type": seconds, "metavar": "SECONDS"}
 #: As in the configuration files.
-DURATION: Kind = {"type": _setting(settings.duration, settings.DURATION[0]), "metavar": "TIME"}
-SIZE: Kind = {"type": _setting(settings.size, settings.SIZE[0]), "metavar": "SIZE"}
+DURATION: Kind = {"type": setting(*settings.DURATION), "metavar": "TIME"}
+SIZE: Kind = {"type": setting(*settings.SIZE), "metavar": "SIZE"}
 REPEATABLE: Kind = {"action": "append", "default": []}
 
 

@@ -6,7 +6,7 @@ Without a file the hub listens on this machine only, and its storage is in the w
 import re
 import ssl
 from collections.abc import Callable
-from dataclasses import Field, dataclass, field, fields, replace
+from dataclasses import Field, asdict, dataclass, field, fields, replace
 from ipaddress import ip_address, ip_network
 from pathlib import Path
 from typing import Any
@@ -167,6 +167,29 @@ def on_port(config: HubConfig, port: int) -> HubConfig:
     if config.listeners != HubConfig.listeners:
         raise ConfigError("a port cannot be given: the hub's file has listeners")
     return replace(config, listeners=(Listener(port=port),))
+
+
+def with_options(config: HubConfig, storage: Path | str | None, cluster: dict[str, Any]) -> HubConfig:
+    """Return the configuration with another storage, and with other settings of [cluster]. Raises ConfigError."""
+    if storage is not None:
+        config = replace(config, storage=storage)
+    if cluster:
+        known = asdict(config.cluster) if config.cluster is not None else {}
+        if "advertise" not in known | cluster:
+            raise ConfigError(
+                f"--{next(iter(cluster))} needs --advertise, or [cluster] in the configuration file"
+            )
+        config = replace(config, cluster=ClusterConfig(**known | cluster))
+    is_url = isinstance(config.storage, str)
+    if config.cluster is not None and config.replication is not None:
+        raise ConfigError("a hub of [replication] is in no cluster: remove --advertise")
+    if config.cluster is not None and not is_url:
+        raise ConfigError(
+            f"a cluster needs storage in PostgreSQL, not in the file {config.storage}: --storage postgresql://..."
+        )
+    if config.replication is not None and is_url:
+        raise ConfigError("a hub of [replication] needs storage in a file: --storage FILE")
+    return config
 
 
 # ---- values -------------------------------------------------------------------------------------------------
