@@ -60,6 +60,14 @@ _PROBE = "UPDATE leader SET turn = turn WHERE epoch = %s RETURNING turn"
 _TAKE = "UPDATE leader SET epoch = epoch + 1, turn = 0, beat = beat + 1, holder = '' RETURNING epoch"
 _TERMINATE = """SELECT pg_terminate_backend(pid) FROM pg_stat_activity
     WHERE application_name = %s AND datname = current_database() AND pid <> pg_backend_pid()"""
+#: The first rows after a sequence number, until they have a number of bytes. It reads no others.
+_FIRST = """SELECT {columns} FROM {table} WHERE seq > %s AND seq <= (
+        SELECT max(seq) FROM (
+            SELECT seq, sum(size) OVER (ORDER BY seq) - size AS before
+            FROM (SELECT seq, {size} AS size FROM {table} WHERE seq > %s ORDER BY seq LIMIT %s) AS first) AS sums
+        WHERE before < %s)
+    ORDER BY seq"""
+_MESSAGE_SIZE = "length(tags) + length(payload)"
 
 _Result = TypeVar("_Result")
 _kind = itemgetter(0)
@@ -75,11 +83,12 @@ class _Connection:
         self._warnings: list[str] = []
         self.db.add_notice_handler(self._notice)
         # Set here, since a role or a database may have other values.
-        self._set("application_name", application_name)
-        self._set("client_min_messages", "warning")
-        self._set("synchronous_commit", "on")
-        self._set("lock_timeout", f"{LOCK_S}s")
-        self._set("statement_timeout", "0")
+        with self.limited(LOCK_S):
+            self._set("application_name", application_name)
+            self._set("client_min_messages", "warning")
+            self._set("synchronous_commit", "on")
+            self._set("lock_timeout", f"{LOCK_S}s")
+            self._set("statement_timeout", "0")
 
     def _set(self, name: str, value: str) -> None:
         self.db.execute("SELECT set_config(%s, %s, false)", (name, value))
@@ -194,7 +203,11 @@ class PostgresEngine:
             self._reader = _Reader(lambda: _Connection(url, "headwater hub reader"))
         try:
             with self._explaining():
-                self._prepare(self._loading())
+                connection = self._reader.connection
+                assert connection is not None
+                # A commit may wait for a standby.
+                with connection.limited(LEAD_S):
+                    self._prepare(connection.db)
             self._lineage = self.leader().lineage
         except BaseException:
             self.close()
@@ -451,21 +464,22 @@ class PostgresEngine:
         with self._explaining():
             return self._reader.ask(query)
 
-    def changes_after(self, seq: int, limit: int) -> list[tuple[int, str, str]]:
+    def changes_after(self, seq: int, limit: int, size: int) -> list[tuple[int, str, str]]:
         """Return the first changes after a sequence number."""
-        return self._first("SELECT seq, kind, body FROM changes", seq, limit)
+        return self._first("changes", "seq, kind, body", "length(body)", seq, limit, size)
 
-    def messages_after(self, seq: int, limit: int) -> list[Row]:
+    def messages_after(self, seq: int, limit: int, size: int) -> list[Row]:
         """Return the first messages after a sequence number."""
-        return self._first(f"SELECT {COLUMNS} FROM messages", seq, limit)
+        return self._first("messages", COLUMNS, _MESSAGE_SIZE, seq, limit, size)
 
-    def retained_after(self, seq: int, limit: int) -> list[Row]:
+    def retained_after(self, seq: int, limit: int, size: int) -> list[Row]:
         """Return the first retained messages after a sequence number."""
-        return self._first(f"SELECT {COLUMNS} FROM retained", seq, limit)
+        return self._first("retained", COLUMNS, _MESSAGE_SIZE, seq, limit, size)
 
-    def _first(self, query: str, seq: int, limit: int) -> list[Any]:
+    def _first(self, table: str, columns: str, size_of: str, seq: int, limit: int, size: int) -> list[Any]:
+        query = _FIRST.format(table=table, columns=columns, size=size_of)
         with self._explaining():
-            return _all(self._loading(), f"{query} WHERE seq > %s ORDER BY seq LIMIT %s", seq, limit)
+            return _all(self._loading(), query, seq, seq, limit, size)
 
     def ids_after(self, seq: int) -> Iterator[tuple[bytes, int]]:
         """Yield the remembered ids after a sequence number and more, oldest first."""

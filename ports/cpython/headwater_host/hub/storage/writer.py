@@ -25,6 +25,9 @@ RETRY = 1.0
 #: Seconds after which a transaction that is still being written is an error: a server may hold it for ever.
 LATE = 10.0
 
+#: Seconds that the hub's end waits for a transaction.
+ENDING = 5.0
+
 #: Called with the last change of a durable transaction, and with what to call when it is committed. Transactions are
 #: committed in order: confirming one confirms those before it.
 Confirm = Callable[[int, Callable[[], None]], None]
@@ -327,9 +330,10 @@ class Writer:
                     asyncio.get_running_loop().call_exception_handler(context)
 
     async def close(self) -> None:
-        """Write what is left. Raises StorageError when that cannot be."""
+        """Write what is left, within ``ENDING``: a database may be silent. Raises StorageError when that cannot be."""
         loop = asyncio.get_running_loop()
         self._closing = True  # nothing is begun any more, except here
+        giving_up = loop.call_later(ENDING, self._engine.abort)
         try:
             while self._running is not None:
                 await asyncio.wait([self._running])
@@ -345,5 +349,6 @@ class Writer:
         except Exception as error:
             raise StorageError(f"the hub's storage is not up to date: {error}") from error
         finally:
+            giving_up.cancel()
             self._closed = True
             self._thread.shutdown()
