@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from headwater_host.hub.errors import StorageError
+from headwater_host.hub.replication import slaves as slaves_module
 from headwater_host.hub.replication import wire
 from headwater_host.hub.replication.leading import begin_epoch
 from headwater_host.hub.replication.lineage import Lineage, new_ident
@@ -259,7 +260,9 @@ def test_changes_survive_the_stream_and_damage_does_not() -> None:
                 wire.unpack(bad)
 
 
-async def test_a_transaction_of_the_leader_is_whole_in_the_slave(tmp_path: Path) -> None:
+async def test_a_transaction_of_the_leader_is_whole_in_the_slave(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     async with store_at(tmp_path / "leader.db") as store:
         slaves = leader_of(store, tmp_path / "leader.db", "b")
         slave = SlaveHub(tmp_path / "slave.db")
@@ -269,7 +272,7 @@ async def test_a_transaction_of_the_leader_is_whole_in_the_slave(tmp_path: Path)
                 store.register(f"t{n}/{k}")
             await synced(store)
             ends.append(store.seq)
-        slaves._limit = lambda: 3  # type: ignore[method-assign]
+        monkeypatch.setattr(slaves_module, "SOME", 3)
         pipe = Pipe(slaves, slave.follower)
         while slave.store.durable < store.seq:
             await asyncio.sleep(0)

@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from headwater_host.hub.errors import RefusedError, StorageError
-from headwater_host.hub.storage import Limits, Message, Store, Subscription, backlog, statistics
+from headwater_host.hub.storage import Change, Limits, Message, Store, Subscription, backlog, statistics
 from headwater_host.hub.storage.records import HELD
 from tests.host.hub_storage import (
     BOTH_ENGINES,
@@ -369,3 +369,33 @@ async def test_changes_are_kept_for_a_while(place: Place) -> None:
         with pytest.raises(StorageError, match="up to 48 are not kept any more"):
             store.changes(47, 10)
         assert [change.seq for change in store.changes(48, 100)] == list(range(49, 60))
+
+
+async def test_changes_are_read_a_few_bytes_at_a_time(store: Store) -> None:
+    store.register("t")
+    for n in range(12):
+        put(store, "t", n, bytes(100_000), retain=n % 5 == 0)
+        store.sessions.save("c", {"text": "x" * 90_000 + str(n)})
+    put(store, "t", 90, bytes(500_000))
+    put(store, "t", 91, tags=("x" * 400_000,))
+    put(store, "t", 92)
+    await synced(store)
+    size, seq, found = 250_000, 0, []
+    while some := store.turns_after(seq, 1000, size).changes:
+        sizes = [_size(change) for change in some]
+        assert sum(sizes) - max(sizes) < 2 * size
+        found += some
+        seq = some[-1].seq
+    assert [change.seq for change in found] == list(range(1, store.seq + 1))
+    assert [len(one.values[0].payload) for one in found if one.kind == "message"] == [
+        *[100_000] * 12, 500_000, 0, 0
+    ]  # fmt: skip
+
+
+def _size(change: Change) -> int:
+    first = change.values[0]
+    return (
+        len(first.payload + str(first.tags).encode())
+        if isinstance(first, Message)
+        else len(str(change.values))
+    )

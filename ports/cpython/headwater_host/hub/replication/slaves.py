@@ -13,7 +13,7 @@ from headwater_host.hub.replication.lineage import Lineage
 from headwater_host.hub.replication.quorum import Quorum
 from headwater_host.hub.storage import Store
 
-#: Changes, and approximate bytes, of one payload.
+#: Changes, and bytes of messages, of one payload.
 SOME = 500
 SOME_BYTES = 1 << 18
 #: Payload bytes that a slave may be sent before it has acknowledged them.
@@ -224,7 +224,7 @@ class Slaves:
             self._tell(slave)
             return
         try:
-            found, turn = store.turns_after(slave.position, self._limit())
+            found, turn = store.turns_after(slave.position, SOME, SOME_BYTES)
         except StorageError as error:
             if slave.position >= store.followed:
                 _logger.error("changes for slave %s: %s", slave.name, error)
@@ -241,11 +241,6 @@ class Slaves:
             slave.unread_bytes += len(data)
             slave.line.payload(data)
             self.wake([slave])
-
-    def _limit(self) -> int:
-        """Return how many changes are sent at once, from the average size of a message."""
-        topics = self._store.topics
-        return max(1, min(SOME, SOME_BYTES * (topics.count + 1) // (topics.bytes + 1)))
 
     def _tell(self, slave: Slave) -> None:
         """Tell a slave that has everything what is committed."""

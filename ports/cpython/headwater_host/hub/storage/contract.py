@@ -119,16 +119,19 @@ class Engine(Protocol):
         """Return those of these messages that are there, as rows of ``records.row``, in any order."""
         ...
 
-    def changes_after(self, seq: int, limit: int) -> list[tuple[int, str, str]]:
-        """Return the first changes after a sequence number: their own, kind, values as JSON."""
+    def changes_after(self, seq: int, limit: int, size: int) -> list[tuple[int, str, str]]:
+        """Return the first changes after a sequence number: their own, kind, values as JSON.
+
+        At most ``limit``, and none after those that have ``size`` bytes or more (``change_size``, ``message_size``).
+        """
         ...
 
-    def messages_after(self, seq: int, limit: int) -> list[Row]:
-        """Return the first messages after a sequence number."""
+    def messages_after(self, seq: int, limit: int, size: int) -> list[Row]:
+        """Return the first messages after a sequence number. ``size``: as in ``changes_after``."""
         ...
 
-    def retained_after(self, seq: int, limit: int) -> list[Row]:
-        """Return the first retained messages after a sequence number, in its order."""
+    def retained_after(self, seq: int, limit: int, size: int) -> list[Row]:
+        """Return the first retained messages after a sequence number, in its order, as ``messages_after``."""
         ...
 
     def ids_after(self, seq: int) -> Iterable[tuple[bytes, int]]:

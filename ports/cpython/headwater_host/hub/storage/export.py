@@ -14,8 +14,9 @@ from headwater_host.hub.storage.records import TABLES, encoded, unpack_ids
 
 #: Counters that are no part of the hub's state.
 LOCAL = frozenset({"age", "renewed", "followed", "fence", "leads"})
-#: Messages that are read at once.
+#: Messages, and bytes of them, that are read at once.
 _AT_ONCE = 1000
+_BYTES = 1 << 20
 
 
 def export(engine: Engine) -> Iterator[str]:
@@ -37,7 +38,7 @@ def export(engine: Engine) -> Iterator[str]:
 
 def _messages(engine: Engine) -> Iterator[Row]:
     last = 0
-    while some := engine.messages_after(last, _AT_ONCE):
+    while some := engine.messages_after(last, _AT_ONCE, _BYTES):
         yield from some
         last = some[-1][0]
 

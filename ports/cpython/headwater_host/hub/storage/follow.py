@@ -2,13 +2,21 @@
 
 import json
 from bisect import bisect_right
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import NamedTuple
 
 from headwater_host.hub.errors import StorageError
 from headwater_host.hub.storage.contract import Engine, Row
-from headwater_host.hub.storage.records import Change, Message, Seen, message, unpack_ids
+from headwater_host.hub.storage.records import (
+    Change,
+    Message,
+    Seen,
+    change_size,
+    message,
+    message_size,
+    unpack_ids,
+)
 
 
 class Some(NamedTuple):
@@ -21,20 +29,21 @@ class Some(NamedTuple):
     turn: int
 
 
-def changes(engine: Engine, name: Callable[[int], str], after: int, limit: int) -> Some:
+def changes(engine: Engine, name: Callable[[int], str], after: int, limit: int, size: int) -> Some:
     """Return at most ``limit`` changes after a sequence number, at least one if there are any.
 
-    ``name`` returns the name of a topic by its number. A removed message is only a "seen" id, or "retained".
+    Their messages have about ``size`` bytes at most, unless one has more. ``name`` returns the name of a topic by its
+    number. A removed message is only a "seen" id, or "retained".
     """
     # In one snapshot: a transaction that commits between the queries would leave gaps.
-    return engine.consistently(lambda: _changes(engine, name, after, limit))
+    return engine.consistently(lambda: _changes(engine, name, after, limit, size))
 
 
-def _changes(engine: Engine, name: Callable[[int], str], after: int, limit: int) -> Some:
+def _changes(engine: Engine, name: Callable[[int], str], after: int, limit: int, size: int) -> Some:
     found: list[Change] = []
     end: int | None = after
     while not found and end is not None:
-        found, end = _some(engine, name, end, limit)
+        found, end = _some(engine, name, end, limit, size)
     last = found[-1].seq if found else after
     turn = (engine.turn_after(last) or last) if end is not None else last
     if turn > last:
@@ -53,12 +62,12 @@ def _end(engine: Engine, otherwise: int, change: Change) -> int:
 
 
 def _some(
-    engine: Engine, name: Callable[[int], str], after: int, limit: int
+    engine: Engine, name: Callable[[int], str], after: int, limit: int, size: int
 ) -> tuple[list[Change], int | None]:
     """Return some changes, and the last change examined, or None if there are no further ones."""
-    kept = engine.changes_after(after, limit)
-    stored = engine.messages_after(after, limit)
-    retained = engine.retained_after(after, limit)
+    kept = engine.changes_after(after, limit, size)
+    stored = engine.messages_after(after, limit, size)
+    retained = engine.retained_after(after, limit, size)
     leaving = set(engine.leaving())
     seen: list[Seen] = []
     for body, crc in engine.ids_after(after):
@@ -66,7 +75,13 @@ def _some(
         if len(seen) >= limit:
             break
     # What is after the end of a full list is not known from that list.
-    ends = [some[-1][0] for some in (kept, stored, retained, seen) if len(some) >= limit]
+    lists: list[tuple[Sequence[Row], Callable[[Row], int]]] = [
+        (kept, change_size),
+        (stored, message_size),
+        (retained, message_size),
+        (seen, lambda row: 0),
+    ]
+    ends = [some[-1][0] for some, size_of in lists if len(some) >= limit or sum(map(size_of, some)) >= size]
     end = min(ends) if ends else None
     found = {seq: Change(seq, kind, tuple(json.loads(body))) for seq, kind, body in kept}
     # Topics that the follower does not have yet.

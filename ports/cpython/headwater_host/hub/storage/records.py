@@ -112,6 +112,16 @@ def row(message: Message, topic: int) -> tuple[Any, ...]:
     return seq, ident, topic, queue, flags, time_ns, text, payload, crc
 
 
+def message_size(stored: tuple[Any, ...]) -> int:
+    """Return the bytes of what may be large in a row of ``messages``."""
+    return len(stored[6]) + len(stored[7])
+
+
+def change_size(stored: tuple[Any, ...]) -> int:
+    """Return the bytes of what may be large in a row of ``changes``."""
+    return len(stored[2])
+
+
 def message(stored: tuple[Any, ...], topic: str) -> Message | None:
     """Return the message of a row, None when the row is not what was written."""
     seq, ident, number, queue, flags, time, tags, payload, _ = stored

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 from headwater_host.hub.errors import FencedError, StorageError
 from headwater_host.hub.storage.contract import Leader, Row, Transaction
 from headwater_host.hub.storage.file import File, damaged, explained
-from headwater_host.hub.storage.records import COLUMNS, encoded, pack_ids, row
+from headwater_host.hub.storage.records import COLUMNS, change_size, encoded, message_size, pack_ids, row
 from headwater_host.hub.storage.sqlite_tables import STATEMENTS, last_seq
 
 #: Rows that are inserted by one statement: SQLite had at most 999 values in one once.
@@ -164,19 +164,27 @@ class SqliteEngine:
         marks = ",".join("?" * len(seqs))
         return list(self._query(f"SELECT {COLUMNS} FROM messages WHERE seq IN ({marks})", seqs))
 
-    def changes_after(self, seq: int, limit: int) -> list[tuple[int, str, str]]:
+    def changes_after(self, seq: int, limit: int, size: int) -> list[tuple[int, str, str]]:
         """Return the first changes after a sequence number."""
-        return list(self._query("SELECT * FROM changes WHERE seq > ? ORDER BY seq LIMIT ?", (seq, limit)))
+        return self._first("SELECT * FROM changes", seq, limit, size, change_size)
 
-    def messages_after(self, seq: int, limit: int) -> list[Row]:
+    def messages_after(self, seq: int, limit: int, size: int) -> list[Row]:
         """Return the first messages after a sequence number."""
-        query = f"SELECT {COLUMNS} FROM messages WHERE seq > ? ORDER BY seq LIMIT ?"
-        return list(self._query(query, (seq, limit)))
+        return self._first(f"SELECT {COLUMNS} FROM messages", seq, limit, size, message_size)
 
-    def retained_after(self, seq: int, limit: int) -> list[Row]:
+    def retained_after(self, seq: int, limit: int, size: int) -> list[Row]:
         """Return the first retained messages after a sequence number."""
-        query = f"SELECT {COLUMNS} FROM retained WHERE seq > ? ORDER BY seq LIMIT ?"
-        return list(self._query(query, (seq, limit)))
+        return self._first(f"SELECT {COLUMNS} FROM retained", seq, limit, size, message_size)
+
+    def _first(self, query: str, seq: int, limit: int, size: int, size_of: Callable[[Row], int]) -> list[Any]:
+        """Return rows until they have ``size`` bytes."""
+        found: list[Any] = []
+        for one in self._query(f"{query} WHERE seq > ? ORDER BY seq LIMIT ?", (seq, limit)):
+            found.append(one)
+            size -= size_of(one)
+            if size <= 0:
+                break
+        return found
 
     def ids_after(self, seq: int) -> Iterator[tuple[bytes, int]]:
         """Yield the remembered ids after a sequence number and more, oldest first."""

@@ -48,6 +48,8 @@ _IDLE = 3600.0
 _TRIMMED = 20_000
 #: Topics that it looks at.
 _LOOKED = 2_000
+#: Bytes of messages that a follower reads at once.
+FOLLOWED = 1 << 20
 
 
 def open_engine(
@@ -452,12 +454,13 @@ class Store:
         """Return what was written after a sequence number, in order. Raises StorageError, as ``turns_after``."""
         return self.turns_after(after, limit).changes
 
-    def turns_after(self, after: int, limit: int) -> Some:
-        """Return what was written after a sequence number, in order, for a follower. StorageError: changes are
-        not kept so far back; the follower needs a copy of the file to begin with."""
+    def turns_after(self, after: int, limit: int, size: int = FOLLOWED) -> Some:
+        """Return what was written after a sequence number, in order, for a follower: at most ``limit`` changes, and
+        messages of about ``size`` bytes. BehindError: changes are not kept so far back; the follower needs a copy of
+        the storage to begin with."""
         if after < self._counters.followed:
             raise BehindError(f"changes up to {self._counters.followed} are not kept any more")
-        return follow.changes(self._engine, self._name, after, limit)
+        return follow.changes(self._engine, self._name, after, limit, size)
 
     def _name(self, number: int) -> str:
         topics = self.topics
