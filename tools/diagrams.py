@@ -24,10 +24,12 @@ from headwater_spark.options import OPTIONS
 from headwater_spark.tables import (
     BADBLOCKS,
     DECODED,
+    DEVICE_HEALTH,
     FRAMES,
     LOGICAL_MESSAGES,
     MESSAGES,
     QUARANTINE,
+    RECONCILIATION,
     TELEMETRY,
     Table,
 )
@@ -236,6 +238,8 @@ DRAWINGS: Mapping[str, Callable[[], str]] = {
     "spark-logical-messages": lambda: columns(LOGICAL_MESSAGES),
     "spark-telemetry": lambda: columns(TELEMETRY),
     "spark-quarantine": lambda: columns(QUARANTINE),
+    "spark-device-health": lambda: columns(DEVICE_HEALTH),
+    "spark-reconciliation": lambda: columns(RECONCILIATION),
     "mqtt-connection": mqtt_connection,
     "mqtt-packets": mqtt_packets,
     "mqtt-delivery": mqtt_delivery,

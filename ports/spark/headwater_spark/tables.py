@@ -230,9 +230,56 @@ QUARANTINE = table(
     direction   short    0 = received, 1 = sent; null for a block
 """,
 )
+DEVICE_HEALTH = table(
+    "device_health",
+    "one row per board, start and hour of receipt",
+    """
+    time                 timestamp  start of the hour
+    time_ns              long*      start of the hour, ns since 1970
+    board                string*    null: all messages without an identity
+    boot                 long*      number of the board's start; null without an identity
+    messages             long       rows of `messages`
+    copies               long       frames that carried them; duplicates = copies - messages
+    possible_duplicates  long       messages that may be duplicates
+    sequences            long       different values of seq; null without an identity
+    first_seq            long       lowest seq; null without an identity
+    last_seq             long       highest seq; null without an identity
+    missing              long       seqs skipped in this hour, minus those of earlier hours that arrived late
+    restarted            boolean    whether this start replaced an earlier one in this hour
+    first_ns             long       first receipt, ns since 1970
+    last_ns              long       last receipt, ns since 1970
+    timed                long       messages with a send time
+    latency_p50_ms       double     median of receive time minus send time; null without send times
+    latency_p90_ms       double     90th percentile
+    latency_p99_ms       double     99th percentile
+    latency_max_ms       double     maximum
+""",
+)
+RECONCILIATION = table(
+    "reconciliation",
+    "one row per start of a board: what it says it sent, and what is stored",
+    """
+    board         string*  board
+    boot          long     number of the board's start
+    first_ns      long     first receipt, ns since 1970
+    last_ns       long     last receipt, ns since 1970
+    first_seq     long     lowest seq
+    last_seq      long     highest seq
+    expected      long     seqs from the lowest to the highest
+    stored        long     different values of seq in `messages`
+    missing       long     expected - stored
+    messages      long     rows of `messages`
+    copies        long     frames that carried them; duplicates = copies - messages
+    sent          long     messages in the board's own record; null without a record
+    acknowledged  long     those of `sent` with an acknowledgement
+    lost          long     acknowledged at QoS 1 or 2, but not stored
+""",
+)
 
 #: Tables that the pipeline writes.
 TABLES = (FRAMES, MESSAGES, LOGICAL_MESSAGES, TELEMETRY, QUARANTINE)
+#: Tables that follow from `messages`: `headwater_spark.health`.
+DERIVED = (DEVICE_HEALTH, RECONCILIATION)
 #: Views that the data source reads.
 VIEWS = {table.name: table for table in (FRAMES, DECODED, BADBLOCKS)}
 
