@@ -91,9 +91,11 @@ class File(Protocol):
 
 
 class Folder(Protocol):
-    """The folder of a log. ``location`` is its path or URI."""
+    """The folder of a log, by its path or URI."""
 
     location: str
+    storage: Storage
+    #: How many files are worth reading at a time.
     threads: int
 
     def names(self) -> list[str]:
@@ -177,6 +179,7 @@ class LocalFile:
 
 
 class _LocalFolder:
+    storage: Storage = ()
     threads = 1
 
     def __init__(self, path: Path) -> None:
@@ -317,6 +320,7 @@ class _RemoteFolder:
 
     def __init__(self, location: str, storage: Storage) -> None:
         self.location = location.rstrip("/")
+        self.storage = storage
         self._fs, self._path = arrow_filesystem(self.location, storage)
         self._sizes: dict[str, int] = {}
 

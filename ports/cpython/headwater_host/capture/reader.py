@@ -93,7 +93,7 @@ class CaptureReader:
         with contextlib.ExitStack() as stack:
             try:
                 scan = stack.enter_context(
-                    scanning(segment.location, segment.salt, storage=self.storage, **options)
+                    scanning(segment.location, segment.salt, storage=segment.storage, **options)
                 )
             except FileNotFoundError:
                 return  # removed by retention; otherwise the sequence numbers show the gap
@@ -177,7 +177,7 @@ def verify(directory: Location, *, bodies: bool = True, storage: Storage = ()) -
         if expected is None:
             expected = segment.first_sequence
         try:
-            totals, found, expected = _survey(segment, expected, bodies, protocols, storage)
+            totals, found, expected = _survey(segment, expected, bodies, protocols)
         except FileNotFoundError:
             continue  # removed by retention
         segments.append(totals)
@@ -187,7 +187,7 @@ def verify(directory: Location, *, bodies: bool = True, storage: Storage = ()) -
 
 
 def _survey(
-    segment: Segment, expected: int, bodies: bool, protocols: Counter[int], storage: Storage
+    segment: Segment, expected: int, bodies: bool, protocols: Counter[int]
 ) -> tuple[SegmentTotals, list[Problem], int | None]:
     """Return totals and problems of one segment, and the expected first sequence number of the next one.
 
@@ -197,7 +197,7 @@ def _survey(
     counted = Entry.begin(name, segment.first_sequence)
     problems: list[Problem] = []
     options = {"is_open": segment.is_open, "expected": expected, "bodies": bodies}
-    with scanning(segment.location, segment.salt, storage=storage, **options) as scan:
+    with scanning(segment.location, segment.salt, storage=segment.storage, **options) as scan:
         for found in scan:
             if isinstance(found, Problem):
                 problems.append(found)
