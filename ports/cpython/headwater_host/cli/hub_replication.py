@@ -146,7 +146,9 @@ async def _ask(replication: ReplicationConfig, name: str, **asked: Any) -> dict[
         identifier=f"{SLAVE}operator",
         username=replication.user or None,
         password=replication.password or None,
-        tls=None if replication.ca is None else Tls(ca=replication.ca),
+        tls=None
+        if replication.ca is None
+        else Tls(ca=replication.ca, cert=replication.cert, key=replication.key),
         timeout=_ANSWER,
     )
     async with client:
