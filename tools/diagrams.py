@@ -156,7 +156,7 @@ def spark_options() -> str:
     """List the data source's options: name, default, meaning."""
     return listing(
         [
-            (option.name, "-" if option.default is None else str(option.default), option.what)
+            (option.name, "-" if option.default is None else str(option.default).lower(), option.what)
             for option in OPTIONS
         ]
     )

@@ -192,6 +192,17 @@ def test_a_segment_in_which_nothing_was_left_is_replaced(tmp_path: Path) -> None
     assert (again.records, again.problems) == (0, [])
 
 
+def test_rows_are_counted_from_the_middle_of_a_segment(tmp_path: Path) -> None:
+    log_of(tmp_path, *[10] * 9, segment_blocks=3)
+    at: Position | None = None
+    ends: list[int] = []
+    while len(ends) < 3:
+        at = advance(list_log(tmp_path), at, Limits(1 << 20, 40)).end
+        assert at is not None
+        ends.append(at.sequence)
+    assert ends == [4, 8, 9]
+
+
 def test_pieces_end_at_a_target(tmp_path: Path) -> None:
     log_of(tmp_path, 5, 5, 5, 5, segment_blocks=3)
     target = plan(tmp_path, 1 << 30, 1).end

@@ -248,14 +248,6 @@ def test_decoded_frames_of_two_protocols_stay_in_order(spark: "SparkSession", tm
     assert (first.tags, first.record) == (["raw"], 0)
 
 
-def test_a_stream_is_refused_with_a_sentence(spark: "SparkSession", log: Path, tmp_path: Path) -> None:
-    frames = spark.readStream.format("headwater").load(str(log))
-    writer = frames.writeStream.format("noop").option("checkpointLocation", str(tmp_path))
-    with pytest.raises(PySparkException, match="has no stream reader: read the log") as raised:
-        writer.start().awaitTermination(300)
-    assert "UnboundLocalError" not in str(raised.value)
-
-
 @pytest.fixture
 def damaged(tmp_path: Path) -> tuple[Path, int]:
     """A log whose second of five blocks has a wrong body, with the offset of that block."""

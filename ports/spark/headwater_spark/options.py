@@ -9,7 +9,15 @@ from datetime import datetime, timedelta, timezone
 from typing import Any, NamedTuple
 
 from headwater_spark.plan import EVER, Span
-from headwater_spark.sizes import BATCH_ROWS, MAX_BATCH_ROWS, MAX_PARTITION_BYTES, PARTITION_BYTES, parse_size
+from headwater_spark.positions import Limits
+from headwater_spark.sizes import (
+    BATCH_ROWS,
+    MAX_BATCH_ROWS,
+    MAX_PARTITION_BYTES,
+    PARTITION_BYTES,
+    TRIGGER_BYTES,
+    parse_size,
+)
 from headwater_spark.tables import VIEWS
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
@@ -52,6 +60,13 @@ def _view(text: str) -> str:
     return text
 
 
+def _truth(text: str) -> bool:
+    try:
+        return {"true": True, "false": False}[text.strip().lower()]
+    except KeyError:
+        raise ValueError("neither true nor false") from None
+
+
 def _moment(text: str) -> int:
     """Parse a time: ISO 8601, in UTC unless it has an offset, or whole nanoseconds since 1970."""
     text = text.strip()
@@ -90,7 +105,23 @@ OPTIONS = (
     Option("batchRows", _between(_count, 1, MAX_BATCH_ROWS), BATCH_ROWS, "maximum rows per Arrow batch"),
     Option("since", _moment, None, "only records received at or after this time"),
     Option("until", _moment, None, "only records received before this time"),
+    Option(
+        "maxBytesPerTrigger",
+        _between(parse_size, 1, 1 << 62),
+        TRIGGER_BYTES,
+        "streams: maximum bytes of the log per micro-batch; at least one block",
+    ),
+    Option(
+        "maxRowsPerTrigger",
+        _between(_count, 1, 1 << 62),
+        None,
+        "streams: maximum records per micro-batch; at least one block",
+    ),
+    Option("failOnDataLoss", _truth, True, "streams: fail if retention removed blocks before they were read"),
 )
+
+
+_LIMITS = Limits(TRIGGER_BYTES)
 
 
 @dataclass(frozen=True)
@@ -103,6 +134,8 @@ class ReadOptions:
     min_partitions: int
     batch_rows: int
     span: Span = EVER
+    limits: Limits = _LIMITS
+    fail_on_data_loss: bool = True
 
 
 def parse(given: Mapping[str, str]) -> ReadOptions:
@@ -129,4 +162,6 @@ def parse(given: Mapping[str, str]) -> ReadOptions:
         values["minPartitions"],
         values["batchRows"],
         span,
+        Limits(values["maxBytesPerTrigger"], values["maxRowsPerTrigger"]),
+        values["failOnDataLoss"],
     )

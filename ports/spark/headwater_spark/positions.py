@@ -136,7 +136,8 @@ class _Advance:
         """Advance in a segment, at most to `until`. Return False if a limit is reached."""
         name, entry = segment.name, segment.entry
         stop = until.offset if until is not None and until.file == name else None
-        if entry is not None and stop is None and self._fits(entry.bytes - at, entry.records):
+        counted = at == 0 or self.limits.rows is None  # the manifest has no rows for a part of a segment
+        if entry is not None and stop is None and counted and self._fits(entry.bytes - at, entry.records):
             # At least the size in the manifest: a lost end of the file is reported once.
             size = max(segment.size(), entry.bytes)
             if size > at:

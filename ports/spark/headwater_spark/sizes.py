@@ -11,6 +11,8 @@ MAX_PARTITION_BYTES = 1 << 30
 MAX_BATCH_ROWS = 1 << 20
 PARTITION_BYTES = 32 << 20
 BATCH_ROWS = 1 << 15
+#: Default maximum bytes of the log per micro-batch of a stream.
+TRIGGER_BYTES = 256 << 20
 #: Default maximum payload of ``logical_messages``: the largest MaxMsgLength of IBM MQ.
 MAX_MESSAGE = 100 << 20
 

@@ -1,4 +1,4 @@
-"""The data source: `spark.read.format("headwater").load(directory)`.
+"""The data source: `spark.read.format("headwater").load(directory)`, also with `spark.readStream`.
 
 Rows are views of the log (`tables.VIEWS`). Spark does not tell a Python data source which columns a query needs,
 but it passes on a schema: `.schema("time_ns long, frame binary")` reads these columns only.
@@ -10,14 +10,25 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxBytes,
+    ReadMaxRows,
+    SupportsTriggerAvailableNow,
+)
 from pyspark.sql.types import StructType
 
-from headwater_host.capture.problem import Problem
+from headwater_host.capture.log_id import log_id
+from headwater_host.capture.manifest import Listing, Manifest, list_log
+from headwater_host.capture.problem import MISSING, Problem
 from headwater_spark.options import OptionError, ReadOptions, parse
 from headwater_spark.plan import Range, plan
+from headwater_spark.positions import UNLIMITED, Position, advance
 from headwater_spark.tables import BADBLOCKS, DECODED, FRAMES, VIEWS, Table
 
 if TYPE_CHECKING:
@@ -54,12 +65,9 @@ class HeadwaterSource(DataSource):
         return LogReader(options, _columns(VIEWS[options.view], schema))
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
-        """Return a reader that refuses to stream.
-
-        Spark reports that a query is a stream when it starts, not at `load`, and replaces exceptions raised here
-        with its own.
-        """
-        return NoStream()
+        """Return a stream of the columns in `schema`."""
+        options = parse(self.options)
+        return LogStream(options, _columns(VIEWS[options.view], schema))
 
 
 def _columns(view: Table, schema: StructType) -> list[str]:
@@ -75,30 +83,6 @@ def _columns(view: Table, schema: StructType) -> list[str]:
                 f"column {field.name} of the view {view.name} is {types[field.name]}, not {given}"
             )
     return [field.name for field in schema.fields]
-
-
-class NoStream(DataSourceStreamReader):
-    """Refuse a streaming query at its first call."""
-
-    def initialOffset(self) -> dict[str, Any]:  # noqa: N802
-        """Raise OptionError, as all methods do."""
-        raise OptionError(
-            'format("headwater") has no stream reader: read the log with spark.read, or run the pipeline again'
-        )
-
-    def latestOffset(self) -> dict[str, Any]:  # type: ignore[override]  # noqa: N802
-        """Raise OptionError."""
-        return self.initialOffset()
-
-    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
-        """Raise OptionError."""
-        self.initialOffset()
-        return []
-
-    def read(self, partition: InputPartition) -> Iterator[Any]:
-        """Raise OptionError."""
-        self.initialOffset()
-        return iter(())
 
 
 class LogReader(DataSourceReader):
@@ -119,40 +103,157 @@ class LogReader(DataSourceReader):
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
         """Yield the rows of a partition as Arrow record batches."""
-        if not isinstance(partition, LogPartition):
-            return  # a log without blocks
-        # Import late, so that finding the format is fast.
-        import pyarrow as pa
+        if isinstance(partition, LogPartition):  # otherwise a log without blocks
+            yield from _record_batches(self.options, self.columns, partition)
 
-        from headwater_spark.columns import Batch, read, scan
 
-        pa.set_cpu_count(1)
-        view = VIEWS[self.options.view]
-        schema = pa.schema([view.plain.field(name) for name in self.columns])
-        if view is BADBLOCKS:
+class LogStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Read columns of a view of a log that grows. Offsets are positions in the log; {} is its beginning.
+
+    Spark keeps one of these for a query, and others in its tasks for `read`.
+    """
+
+    def __init__(self, options: ReadOptions, columns: list[str]):
+        self.options = options
+        self.columns = columns
+        # For Trigger.AvailableNow: where the query ends.
+        self._target: dict[str, Any] | None = None
+        # A position near the log's end, from which the next search starts.
+        self._seen: dict[str, Any] = {}
+
+    def initialOffset(self) -> dict[str, Any]:  # noqa: N802
+        """Return the position of the first segment with records since the option `since`."""
+        found = None
+        for segment in self._listing({}).segments:
+            name, entry = segment.path.name, segment.entry
+            if entry is None or entry.last_ns >= self.options.span.since:
+                return self._offset(Position(name, 0, segment.first_sequence))
+            found = Position(name, entry.bytes, entry.next_sequence)
+        return self._offset(found)
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
+        """Return the end of the next micro-batch; `start` if there is nothing new."""
+        listing = self._listing(start)
+        if self._target == {}:
+            return start
+        limits = UNLIMITED if isinstance(limit, ReadAllAvailable) else self.options.limits
+        until = None if self._target is None else _position(self._target)
+        return self._offset(advance(listing, _position(start), limits, until).end)
+
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
+        """Return one of the limits: `latestOffset` takes both from the options."""
+        limits = self.options.limits
+        if limits.rows is not None:
+            return ReadMaxRows(limits.rows)
+        return ReadAllAvailable() if limits.bytes is None else ReadMaxBytes(limits.bytes)
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
+        """Let the query end at the present end of the log."""
+        self._target = self.reportLatestOffset()
+
+    def reportLatestOffset(self) -> dict[str, Any]:  # noqa: N802
+        """Return the present end of the log."""
+        self._seen = self._offset(advance(self._listing(self._seen), _position(self._seen)).end)
+        return self._seen
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
+        """Return the partitions of a micro-batch. Raises RuntimeError if blocks were removed before they were read."""
+        options = self.options
+        self._listing(end)
+        log = plan(
+            options.path,
+            options.partition_bytes,
+            options.min_partitions,
+            span=options.span,
+            start=_position(start),
+            upto=_position(end),
+        )
+        if log.removed is not None and options.fail_on_data_loss:
+            raise _data_loss(options.path, log.removed.reason)
+        parts: list[InputPartition] = [LogPartition(ranges, []) for ranges in log.partitions]
+        if options.view == BADBLOCKS.name and log.problems:
+            parts.insert(0, LogPartition([], log.problems))
+        return parts
+
+    def read(self, partition: InputPartition) -> Iterator[Any]:
+        """Yield the rows of a partition as Arrow record batches. Raises RuntimeError if a segment was removed."""
+        assert isinstance(partition, LogPartition)
+        gone = [part for part in partition.ranges if not Path(part.path).exists()]
+        if gone:
+            if self.options.fail_on_data_loss:
+                raise _data_loss(self.options.path, f"{gone[0].file} was removed before it was read")
             problems = [
-                *partition.problems,
-                *(f for _, f in scan(partition.ranges) if isinstance(f, Problem)),
+                Problem(MISSING, part.file, part.start, part.end - part.start, "removed before it was read")
+                for part in gone
             ]
-            rows = [problem._asdict() for problem in problems]
-            if rows:
-                yield pa.RecordBatch.from_pylist(
-                    [{name: row[name] for name in self.columns} for row in rows], schema
-                )
-            return
-        columns = _VIEW_COLUMNS[view.name]
-        for found in read(partition.ranges, self.options.batch_rows):
-            if isinstance(found, Batch):
-                found = found.within(self.options.span)
-                if not len(found):
-                    continue
-                parts = list(columns(found, self.columns))
-                yield _in_order(
-                    [rows for rows, _ in parts], [_record_batch(chosen, schema) for _, chosen in parts]
-                )
-            else:
-                # The view badblocks has this row; for other views, print it to the executor's log.
-                print(f"headwater: skipped {found}", file=sys.stderr)
+            left = [part for part in partition.ranges if part not in gone]
+            partition = LogPartition(left, [*partition.problems, *problems])
+        yield from _record_batches(self.options, self.columns, partition)
+
+    def _listing(self, start: Mapping[str, Any]) -> Listing:
+        """List the log, without segments if it does not exist yet.
+
+        Raises FileNotFoundError if it no longer exists, and RuntimeError if it is another one.
+        """
+        path = self.options.path
+        try:
+            listing = list_log(path)
+        except FileNotFoundError:
+            if start:
+                raise
+            return Listing([], Manifest({}, [], 0), [])
+        if start and log_id(path) != start.get("log"):
+            raise RuntimeError(
+                f"{path} is not the log that this query has read: use another checkpoint directory to read it"
+            )
+        return listing
+
+    def _offset(self, position: Position | None) -> dict[str, Any]:
+        return {} if position is None else {"log": log_id(self.options.path), **position._asdict()}
+
+
+def _position(offset: Mapping[str, Any]) -> Position | None:
+    return Position.from_json(offset) if offset else None
+
+
+def _data_loss(path: str, what: str) -> RuntimeError:
+    return RuntimeError(
+        f"{path}: {what}. Set the option failOnDataLoss to false to continue without them. To prevent it, let "
+        "retention keep segments for longer than the query is stopped."
+    )
+
+
+def _record_batches(options: ReadOptions, columns: list[str], partition: LogPartition) -> Iterator[Any]:
+    # Import late, so that finding the format is fast.
+    import pyarrow as pa
+
+    from headwater_spark.columns import Batch, read, scan
+
+    pa.set_cpu_count(1)
+    view = VIEWS[options.view]
+    schema = pa.schema([view.plain.field(name) for name in columns])
+    if view is BADBLOCKS:
+        problems = [
+            *partition.problems,
+            *(f for _, f in scan(partition.ranges) if isinstance(f, Problem)),
+        ]
+        rows = [problem._asdict() for problem in problems]
+        if rows:
+            yield pa.RecordBatch.from_pylist([{name: row[name] for name in columns} for row in rows], schema)
+        return
+    make = _VIEW_COLUMNS[view.name]
+    for found in read(partition.ranges, options.batch_rows):
+        if isinstance(found, Batch):
+            found = found.within(options.span)
+            if not len(found):
+                continue
+            parts = list(make(found, columns))
+            yield _in_order(
+                [rows for rows, _ in parts], [_record_batch(chosen, schema) for _, chosen in parts]
+            )
+        else:
+            # The view badblocks has this row; for other views, print it to the executor's log.
+            print(f"headwater: skipped {found}", file=sys.stderr)
 
 
 def _plain(column: Any, type_: Any) -> Any:
