@@ -42,3 +42,9 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> "Iterator[SparkSession]":
     )
     yield session
     session.stop()
+
+
+@pytest.fixture(autouse=True)
+def no_sync(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tests need not survive a power cut, and syncs take most of the time of small tables."""
+    monkeypatch.setattr(os, "fsync", lambda fd: None)

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 import pyarrow.dataset as ds
 
+from headwater_spark import delta
 from headwater_spark.engine import Settle, Work
 from headwater_spark.part import Part
 from headwater_spark.tables import TABLES, Table
@@ -126,7 +127,7 @@ class InProcess:
 
 def rows(out: Path, table: Table, *columns: str) -> list[Any]:
     """A table's rows as tuples of some columns, in the order of time; a single column without tuples."""
-    found = ds.dataset(out / table.name, format="parquet").to_table().select(columns or table.names)
+    found = delta.dataset(out, table.name).to_table().select(columns or table.names)
     lines = sorted(zip(*(found[name].to_pylist() for name in found.column_names), strict=True), key=repr)
     return [line[0] for line in lines] if len(columns) == 1 else lines
 

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headwater_host.capture.format import DUPLICATE, ORIGINAL, UNCERTAIN
-from headwater_spark import overlaps, pipeline
+from headwater_spark import overlaps, passes
 from headwater_spark.pipeline import run_on
 from headwater_spark.tables import FRAMES, MESSAGES, QUARANTINE, TELEMETRY, Table
 from tests.host.capture_logs import write_old_log
@@ -324,7 +324,7 @@ def test_the_tables_do_not_depend_on_how_the_log_is_cut(
     capture = write_log(tmp / "log", blocks, segment_blocks=2)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(overlaps, "MAX_RUNS", max_runs)
-        patch.setattr(pipeline, "_CANDIDATES", 3)
+        patch.setattr(passes, "_CANDIDATES", 3)
         results = [
             run_on(InProcess(), capture, tmp / str(size), partition_bytes=size, batch_rows=batch_rows)
             for size, batch_rows in ((1 << 30, 1 << 15), (1, 1 << 15), (600, 2))

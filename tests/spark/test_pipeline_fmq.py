@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from headwater_host.fmq.hashes import hash_of
-from headwater_spark import pipeline, report
+from headwater_spark import passes, pipeline, report
 from headwater_spark.pipeline import Result, run_on
 from headwater_spark.tables import FRAMES, MESSAGES, QUARANTINE, TELEMETRY
 from tests.rows import each_row
@@ -207,7 +207,7 @@ def test_spark_gives_the_same_tables(
     spark: "SparkSession", done: tuple[Result, Path], tmp_path: Path
 ) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(pipeline, "_CANDIDATES", 20)
+        patch.setattr(passes, "_CANDIDATES", 20)
         result = pipeline.run(spark, capture_of(tmp_path / "log"), tmp_path / "out", partition_bytes=4000)
     assert result.candidates
     assert_same_tables(tmp_path / "out", done[1])
@@ -262,7 +262,7 @@ def test_a_log_without_hashes_is_read_once(tmp_path: Path, monkeypatch: pytest.M
     def unused(*args: object) -> None:
         raise AssertionError("nobody needs names")
 
-    monkeypatch.setattr(pipeline, "find_names", unused)
+    monkeypatch.setattr(passes, "find_names", unused)
     capture = write_log(tmp_path / "log", [[fmq(fmq_publish("a", b"x", ident(n)), n)] for n in range(9)])
     assert run_on(InProcess(), capture, tmp_path / "out", partition_bytes=1).again == 0
 

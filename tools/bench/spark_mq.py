@@ -17,7 +17,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tools.bench.spark import write_log
+from tools.bench.spark import run_pipeline, write_log
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -169,7 +169,6 @@ def _met(table: DataFrame) -> DataFrame:
 
 def _ways(spark: SparkSession, folder: Path) -> dict[str, tuple[int, Callable[[], object]]]:
     """Return the variants: the number of segments, and the function to run."""
-    from headwater_spark import pipeline
     from headwater_spark.logical import logical_messages
 
     rows = segments(SEGMENTS)
@@ -190,7 +189,7 @@ def _ways(spark: SparkSession, folder: Path) -> dict[str, tuple[int, Callable[[]
         "the same behind sortWithinPartitions": (SEGMENTS, sink(_sorted)),
         _BASE: (SEGMENTS, sink(_collect_list)),
         "applyInArrow, 100,000 segments": (SEGMENTS // _SHARE, sink(_apply_in_arrow, few)),
-        "pipeline, capture log to five tables": (SEGMENTS, lambda: pipeline.run(spark, log, folder / "out")),
+        "pipeline, capture log to five tables": (SEGMENTS, lambda: run_pipeline(spark, log, folder / "out")),
     }
 
 

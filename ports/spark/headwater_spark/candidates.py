@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,7 @@ from headwater_spark.messages import COLUMNS, UNSETTLED, Groups, Key, Name, in_o
 from headwater_spark.overlaps import Runs, rows_in
 from headwater_spark.part import Job, Output, Part
 from headwater_spark.payload import Parser
-from headwater_spark.tables import MESSAGES, QUARANTINE, TELEMETRY, Column, Table
+from headwater_spark.tables import MESSAGES, QUARANTINE, TELEMETRY, Column, FileWriter, Table
 
 #: Candidates are kept in Parquet until Spark shuffles them.
 CANDIDATES = Table(
@@ -39,11 +40,23 @@ class Aside:
 
 
 class Candidates:
-    """Set aside rows of one part."""
+    """Set aside rows of one part, as a context manager. `rows` is their number."""
 
-    def __init__(self, aside: Aside, output: Output):
+    def __init__(self, aside: Aside, work: Path, label: str):
         self._aside = aside
-        self._output = output
+        self._file = FileWriter(CANDIDATES, work / CANDIDATES.name / f"{label}.parquet")
+        self._schema = CANDIDATES.arrow
+
+    def __enter__(self) -> Candidates:
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        self._file.__exit__(*error)
+
+    @property
+    def rows(self) -> int:
+        """The number of rows written."""
+        return self._file.rows
 
     def write(self, table: Any, groups: Groups, elsewhere: Bools) -> Bools:
         """Write the candidates among the rows and return where they are."""
@@ -70,7 +83,9 @@ class Candidates:
         return aside
 
     def _write(self, rows: dict[str, Any], meet: Any) -> None:
-        self._output.write(CANDIDATES, rows | {"meet": meet})
+        columns = rows | {"meet": meet}
+        schema = self._schema
+        self._file.write(pa.record_batch([columns[name] for name in schema.names], schema=schema))
 
 
 def _join(rows: dict[str, Any], *names: str) -> Any:

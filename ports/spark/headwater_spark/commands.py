@@ -28,7 +28,7 @@ from headwater_spark.sizes import (
 )
 
 if TYPE_CHECKING:
-    from headwater_spark.pipeline import Result
+    from headwater_spark.result import Result
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -38,9 +38,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "run",
         help="turn a capture log into tables and a report",
         description=(
-            "Read a capture log; write the Parquet tables frames, messages, logical_messages, telemetry and "
-            "quarantine, report.json, report.html and chart.png. They replace those of the last run in DIR "
-            "at once."
+            "Read what is new in a capture log since the last run; add it to the Delta tables frames, messages, "
+            "logical_messages, telemetry and quarantine; write report.json, report.html and chart.png. A run "
+            "that was interrupted is completed first."
         ),
     )
     for name, metavar, kind, default, what in _OPTIONS:
@@ -106,7 +106,7 @@ def run(args: argparse.Namespace) -> int:
     from pyspark.sql import SparkSession
 
     from headwater_spark import pipeline, report
-    from headwater_spark.commit import BusyError
+    from headwater_spark.batches import BusyError
     from headwater_spark.session import local_session
 
     _check_places(args)

@@ -23,7 +23,7 @@ from headwater_spark.overlaps import PartRuns
 from headwater_spark.payload import Metric
 from headwater_spark.plan import Range
 from headwater_spark.stats import Slots, Stats, count
-from headwater_spark.tables import MESSAGES, QUARANTINE, TELEMETRY, Table, Writer
+from headwater_spark.tables import MESSAGES, QUARANTINE, TELEMETRY, File, Table, Writer
 
 #: Maximum bytes of a damaged block in the quarantine.
 BLOCK_BYTES = 1 << 20
@@ -49,9 +49,13 @@ def tally(values: npt.NDArray[Any]) -> Counter[int]:
 
 @dataclass(frozen=True)
 class Job:
-    """The data that every task of a run has."""
+    """The data that every task of a batch has."""
 
+    #: Directory of the tables, and one for the batch's other files.
     out: Path
+    work: Path
+    #: The batch's number, in the names of its files.
+    number: int
     partitions: list[list[Range]]
     batch_rows: int
     slots: Slots
@@ -65,6 +69,7 @@ class Part:
     number: int
     #: Rows written, by table.
     rows: Counter[str] = field(default_factory=Counter)
+    files: dict[str, list[File]] = field(default_factory=dict)
     #: Frames and kept messages, by protocol.
     frames: Counter[int] = field(default_factory=Counter)
     messages: Counter[int] = field(default_factory=Counter)
@@ -94,7 +99,8 @@ class Output:
         self._job = job
         self._label = label
         self._files = ExitStack()
-        self._writers = {table.name: Writer(table, job.out, label) for table in tables}
+        name = f"{job.number:06d}-{label}"
+        self._writers = {table.name: Writer(table, job.out, name) for table in tables}
 
     def __enter__(self) -> Output:
         for writer in self._writers.values():
@@ -103,7 +109,9 @@ class Output:
 
     def __exit__(self, *error: Any) -> None:
         self._files.__exit__(*error)
-        self.part.rows.update({name: writer.rows for name, writer in self._writers.items()})
+        for name, writer in self._writers.items():
+            self.part.rows[name] += writer.rows
+            self.part.files[name] = writer.files
 
     def write(self, table: Table, columns: dict[str, Any]) -> None:
         """Append rows to a table, if this part writes it."""
@@ -141,7 +149,7 @@ class Output:
             )
         good = np.flatnonzero(counts & (found.reason == 0))
         self.part.segments = len(good)
-        buckets.write(self._job.out, self._label, self._job.logical.buckets, kept, found, good)
+        buckets.write(self._job.work, self._label, self._job.logical.buckets, kept, found, good)
 
     def _telemetry(self, columns: dict[str, Any], metrics: Iterable[Metric], settled: Settled) -> None:
         if TELEMETRY.name not in self._writers:

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import os
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from itertools import pairwise
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from headwater_host.capture.manifest import Segment, list_log
 from headwater_host.capture.problem import Problem
@@ -80,7 +80,7 @@ class _Walk:
     def __init__(self, segment: Segment, start: int, stop: int | None, expected: int, span: Span):
         self.segment = segment
         self.blocks: list[BlockInfo] = []
-        options: dict[str, Any] = {"start": start, "end": stop, "expected": expected}
+        options = {"start": start, "end": stop, "expected": expected}
         with scanning(segment.path, segment.salt, bodies=False, **options) as scan:
             # The range's reader finds the problems again, with their bytes.
             self.blocks += (found[0] for found in scan if not isinstance(found, Problem))
@@ -141,7 +141,7 @@ def plan(
     walks: list[_Walk] = []
     expected: int | None = None
     for segment, at in rest(listing, start):
-        name, entry = segment.name, segment.entry
+        name, entry = segment.path.name, segment.entry
         if end is None or not Position(name, at, 0).precedes(end):
             break
         if expected is None:
@@ -205,3 +205,28 @@ def _cut(walks: Sequence[_Walk], target: float) -> list[list[Range]]:
     if current:
         partitions.append(current)
     return partitions
+
+
+def combine(plans: Iterable[Plan]) -> Plan:
+    """Return the plans of several logs as one, without an `end`."""
+    found = list(plans)
+    partitions: list[list[Range]] = []
+    segments = 0
+    for one in found:
+        partitions += [
+            [part._replace(number=part.number + segments) for part in ranges] for ranges in one.partitions
+        ]
+        segments += one.segments
+    times = [(one.first_ns, one.last_ns) for one in found if one.blocks]
+    return Plan(
+        partitions=partitions,
+        problems=[problem for one in found for problem in one.problems],
+        removed=next((one.removed for one in found if one.removed), None),
+        end=None,
+        segments=segments,
+        blocks=sum(one.blocks for one in found),
+        bytes=sum(one.bytes for one in found),
+        records=sum(one.records for one in found),
+        first_ns=min((first for first, _ in times), default=0),
+        last_ns=max((last for _, last in times), default=0),
+    )

@@ -17,17 +17,16 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow.compute as pc
-import pyarrow.dataset as ds
 
 from headwater_host.capture.format import PROTOCOLS
-from headwater_spark import arrow, chart
+from headwater_spark import arrow, chart, delta
 from headwater_spark.buckets import KINDS
 from headwater_spark.stats import Stat, Stats, percentile
 
 if TYPE_CHECKING:
     import os
 
-    from headwater_spark.pipeline import Result
+    from headwater_spark.result import Result
 
 #: Label of messages without an identity.
 NO_BOARD = "(no identity)"
@@ -108,7 +107,7 @@ def summary(result: Result) -> dict[str, Any]:
     """Return a run's numbers for JSON."""
     log = result.plan
     return {
-        "capture": str(result.capture),
+        "capture": ", ".join(map(str, result.captures)),
         "segments": log.segments,
         "blocks": log.blocks,
         "bytes": log.bytes,
@@ -157,7 +156,8 @@ def compare(messages: str | os.PathLike[str], sent: Iterable[str | os.PathLike[s
             if row.get("acknowledged", True):
                 acknowledged[row["board"]][key] = row["qos"]
     columns = ["board", "boot", "seq", "copies", "time_ns", "sent_ns"]
-    table = ds.dataset(messages, format="parquet").to_table(columns=columns)
+    folder = Path(messages)
+    table = delta.dataset(folder.parent, folder.name).to_table(columns=columns)
     table = table.filter(pc.is_valid(table["board"]))
     boards = sorted(handed_in.keys() | set(pc.unique(table["board"]).to_pylist()))
     return [

@@ -6,10 +6,12 @@ A column's type is given once, in Spark's notation. `python -m tools.diagrams` w
 from __future__ import annotations
 
 import os
+import secrets
 from pathlib import Path
 from types import TracebackType
 from typing import Any, NamedTuple
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
@@ -28,6 +30,10 @@ _ARROW = {
 }
 
 
+#: The partition column of all tables: the UTC date of a row's time. It is not in the files.
+PARTITION = "date"
+
+
 class Column(NamedTuple):
     """A column: its name, Spark type and description. `repeats` requests a Parquet dictionary."""
 
@@ -43,6 +49,8 @@ class Table(NamedTuple):
     name: str
     what: str
     columns: tuple[Column, ...]
+    #: The column that decides the partition.
+    clock: str = "time_ns"
 
     @property
     def names(self) -> list[str]:
@@ -60,6 +68,11 @@ class Table(NamedTuple):
         return pa.schema([pa.field(column.name, _stored(column)) for column in self.columns])
 
     @property
+    def delta(self) -> Any:
+        """The Arrow schema of the Delta table: the columns and the partition."""
+        return self.plain.append(pa.field(PARTITION, pa.date32()))
+
+    @property
     def plain(self) -> Any:
         """The Arrow schema without dictionaries, as Spark requires of a data source."""
         return pa.schema([pa.field(column.name, _ARROW[column.type]) for column in self.columns])
@@ -70,11 +83,11 @@ def _stored(column: Column) -> Any:
     return pa.dictionary(pa.int32(), arrow) if column.repeats and column.type == "string" else arrow
 
 
-def table(name: str, what: str, text: str) -> Table:
+def table(name: str, what: str, text: str, clock: str = "time_ns") -> Table:
     """Create a table from a line for each column: name, type with ``*`` if values repeat, description."""
     rows = (line.split(maxsplit=2) for line in text.splitlines() if line)
     columns = (Column(name, kind.rstrip("*"), what, kind.endswith("*")) for name, kind, what in rows)
-    return Table(name, what, tuple(columns))
+    return Table(name, what, tuple(columns), clock)
 
 
 _WHERE = """
@@ -185,6 +198,7 @@ TELEMETRY = table(
     received_ns   long       first receipt of the message, ns since 1970
     latency_ms    double     receive time minus send time
 """,
+    clock="received_ns",
 )
 LOGICAL_MESSAGES = table(
     "logical_messages",
@@ -283,52 +297,70 @@ DERIVED = (DEVICE_HEALTH, RECONCILIATION)
 #: Views that the data source reads.
 VIEWS = {table.name: table for table in (FRAMES, DECODED, BADBLOCKS)}
 
-_ROW_GROUP = 1 << 18
+#: Rows of a row group.
+ROW_GROUP = 1 << 18
+_DAY_NS = 86_400 * 10**9
+# Name of the partition without a date, as in Hive.
+_NO_DATE = "__HIVE_DEFAULT_PARTITION__"
+# Maximum number of files that a task writes at a time.
+_MAX_OPEN = 32
 # Columns that grow from row to row: differences are smaller and faster to write.
 _DIFFERENCES = {"time", "time_ns", "record", "seq", "sent_ns", "received_ns"}
 
 
-class Writer:
-    """Write one Parquet file of a table, as a context manager.
+class File(NamedTuple):
+    """A Parquet file of a table. `path` is relative to the table's directory."""
 
-    The file gets its name when it is complete. A part without rows gets no file, and an exception leaves none.
+    path: str
+    size: int
+    rows: int
+    #: The partition: a UTC date, or None for rows without a time.
+    date: str | None
+    #: Least and greatest time, in ns since 1970; None without times.
+    first_ns: int | None
+    last_ns: int | None
+
+
+class FileWriter:
+    """Write one Parquet file, as a context manager.
+
+    The file gets its name when it is complete and on disk. Without rows there is no file, and an exception leaves none.
     """
 
-    def __init__(self, table: Table, directory: Path, part: str):
+    def __init__(self, table: Table, path: Path):
         self.table = table
-        self.path = directory / table.name / f"part-{part}.parquet"
+        self.path = path
         self.rows = 0
-        self._partial = self.path.with_name(f".{self.path.name}.{os.getpid()}")
+        self.size = 0
+        self._partial = path.with_name(f".{path.name}.{os.getpid()}")
         self._writer: Any = None
 
-    def __enter__(self) -> Writer:
+    def __enter__(self) -> FileWriter:
         return self
 
-    def write(self, columns: dict[str, Any]) -> None:
-        """Append rows, given as Arrow arrays by column name."""
-        schema = self.table.arrow
-        batch = pa.record_batch([columns[name] for name in schema.names], schema=schema)
+    def write(self, batch: Any) -> None:
+        """Append a record batch with the table's schema."""
         if not batch.num_rows:
             return
         if self._writer is None:
             self.path.parent.mkdir(parents=True, exist_ok=True)
-            columns_ = self.table.columns
+            columns, names = self.table.columns, self.table.names
             self._writer = pq.ParquetWriter(
                 self._partial,
-                schema,
+                batch.schema,
                 compression="zstd",
                 compression_level=1,
-                use_dictionary=[column.name for column in columns_ if column.repeats],
+                use_dictionary=[column.name for column in columns if column.repeats],
                 column_encoding={
-                    column.name: "DELTA_BINARY_PACKED" for column in columns_ if column.name in _DIFFERENCES
+                    column.name: "DELTA_BINARY_PACKED" for column in columns if column.name in _DIFFERENCES
                 },
                 # Readers filter by time and by identity.
                 write_statistics=[
-                    name for name in ("time", "time_ns", "board", "boot", "seq") if name in schema.names
+                    name for name in ("time", "time_ns", "board", "boot", "seq") if name in names
                 ],
                 store_schema=False,
             )
-        self._writer.write_batch(batch, row_group_size=_ROW_GROUP)
+        self._writer.write_batch(batch, row_group_size=ROW_GROUP)
         self.rows += batch.num_rows
 
     def __exit__(
@@ -336,11 +368,90 @@ class Writer:
     ) -> None:
         if self._writer is None:
             if kind is None:
-                # An earlier attempt at this part may have written rows.
+                # An earlier attempt may have written rows.
                 self.path.unlink(missing_ok=True)
             return
         self._writer.close()
-        if kind is None:
-            self._partial.replace(self.path)
-        else:
+        if kind is not None:
             self._partial.unlink(missing_ok=True)
+            return
+        # A table's commit must not refer to a file that a power cut removes.
+        fd = os.open(self._partial, os.O_RDONLY)
+        try:
+            os.fsync(fd)
+            self.size = os.fstat(fd).st_size
+        finally:
+            os.close(fd)
+        self._partial.replace(self.path)
+
+
+class Writer:
+    """Write a task's rows of a table, as a context manager: one file per date.
+
+    Each attempt at a task uses names of its own, so only files that a commit names belong to the table. `files` lists
+    them when the block has ended.
+    """
+
+    def __init__(self, table: Table, directory: Path, label: str):
+        self.table = table
+        self.rows = 0
+        self.files: list[File] = []
+        self._schema = table.arrow
+        self._directory = directory / table.name
+        self._name = f"{label}-{secrets.token_hex(4)}"
+        self._open: dict[int | None, tuple[FileWriter, list[int]]] = {}
+
+    def __enter__(self) -> Writer:
+        return self
+
+    def write(self, columns: dict[str, Any]) -> None:
+        """Append rows, given as Arrow arrays by column name."""
+        schema = self._schema
+        batch = pa.record_batch([columns[name] for name in schema.names], schema=schema)
+        if not batch.num_rows:
+            return
+        self.rows += batch.num_rows
+        ns = batch.column(schema.get_field_index(self.table.clock))
+        if ns.null_count:
+            self._write(None, batch.filter(ns.is_null()), [])
+            batch = batch.filter(ns.is_valid())
+            if not batch.num_rows:
+                return
+            ns = ns.drop_null()
+        times = ns.to_numpy()
+        low, high = int(times.min()), int(times.max())
+        if low // _DAY_NS == high // _DAY_NS:
+            self._write(low // _DAY_NS, batch, [low, high])
+            return
+        days = times // _DAY_NS
+        for day in np.unique(days).tolist():
+            rows = np.flatnonzero(days == day)
+            some = times[rows]
+            self._write(day, batch.take(pa.array(rows)), [int(some.min()), int(some.max())])
+
+    def _write(self, day: int | None, batch: Any, span: list[int]) -> None:
+        if day not in self._open:
+            if len(self._open) >= _MAX_OPEN:
+                # A clock that is wrong may give every row another date.
+                self._close(next(iter(self._open)), None)
+            date = _NO_DATE if day is None else str(np.datetime64(day, "D"))
+            path = f"date={date}/{self._name}-{len(self.files) + len(self._open)}.parquet"
+            self._open[day] = FileWriter(self.table, self._directory / path), []
+        writer, whole = self._open[day]
+        writer.write(batch)
+        if span:
+            whole[:] = min(span[0], *whole[:1], span[0]), max(span[1], *whole[1:], span[1])
+
+    def _close(self, day: int | None, kind: type[BaseException] | None) -> None:
+        writer, span = self._open.pop(day)
+        writer.__exit__(kind, None, None)
+        if kind is None:
+            date = None if day is None else str(np.datetime64(day, "D"))
+            path = writer.path.relative_to(self._directory).as_posix()
+            self.files.append(File(path, writer.size, writer.rows, date, *(span or (None, None))))
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for day in list(self._open):
+            self._close(day, kind)

@@ -37,7 +37,7 @@ VERSIONS = {MQTT: mqtt.LEVELS, FMQ: (0,)}
 _CLOCK_NS = 1_262_304_000 * 10**9
 
 _FIRST_PASS = (FRAMES, MESSAGES, TELEMETRY, QUARANTINE)
-_SECOND_PASS = (MESSAGES, TELEMETRY, QUARANTINE, CANDIDATES)
+_SECOND_PASS = (MESSAGES, TELEMETRY, QUARANTINE)
 
 
 def run(job: Job, number: int, aside: Aside | None = None) -> Part:
@@ -81,7 +81,9 @@ class _Work:
         elsewhere = np.concatenate(self.bad)
         groups = Groups(table, elsewhere)
         if aside is not None:
-            elsewhere = elsewhere | Candidates(aside, self.output).write(table, groups, elsewhere)
+            with Candidates(aside, self.job.work, f"{self.part.number:06d}") as candidates:
+                elsewhere = elsewhere | candidates.write(table, groups, elsewhere)
+            self.part.rows[CANDIDATES.name] = candidates.rows
             groups = Groups(table, elsewhere)
         settled = settle(table, groups, elsewhere)
         self.part.runs = runs_of(groups)
@@ -242,11 +244,12 @@ def reassemble(job: Job, bucket: int) -> Part:
     """Write the logical messages of one bucket of segments."""
     pa.set_cpu_count(1)
     part = Part(bucket)
-    with Writer(LOGICAL_MESSAGES, job.out, f"{bucket:06d}") as writer:
-        for columns in assemble(buckets.read(job.out, bucket), max_message=job.logical.max_message):
+    with Writer(LOGICAL_MESSAGES, job.out, f"{job.number:06d}-{bucket:06d}") as writer:
+        for columns in assemble(buckets.read(job.work, bucket), max_message=job.logical.max_message):
             part.logical += buckets.kinds(columns)
             writer.write(columns)
     part.rows[LOGICAL_MESSAGES.name] = writer.rows
+    part.files[LOGICAL_MESSAGES.name] = writer.files
     return part
 
 

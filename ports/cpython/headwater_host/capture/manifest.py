@@ -8,7 +8,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
-from headwater_host.capture.filesystem import Folder, Location, Storage, folder, local_path
 from headwater_host.capture.format import Header, parse_segment_name
 from headwater_host.capture.problem import MANIFEST, MISSING, TORN, Problem
 from headwater_host.private import opened, sync_directory
@@ -56,31 +55,11 @@ class Manifest(NamedTuple):
 class Segment(NamedTuple):
     """A segment file of a log."""
 
-    folder: Folder
-    name: str
+    path: Path
     first_sequence: int
     salt: int
     is_open: bool
     entry: Entry | None
-
-    @property
-    def path(self) -> Path:
-        """The file, in a log on this machine. Raises LocationError for others."""
-        return local_path(self.location)
-
-    @property
-    def location(self) -> str:
-        """The path or URI of the file."""
-        return self.folder.locate(self.name)
-
-    @property
-    def storage(self) -> Storage:
-        """The storage options of the file."""
-        return self.folder.storage
-
-    def size(self) -> int:
-        """Return the size of the file. Raises FileNotFoundError."""
-        return self.folder.size(self.name)
 
 
 class Listing(NamedTuple):
@@ -112,20 +91,12 @@ def _parse(line: bytes) -> Entry:
     return entry
 
 
-def read_manifest(directory: Location, storage: Storage = ()) -> Manifest:
+def read_manifest(directory: Path) -> Manifest:
     """Read the manifest. A missing file counts as empty; a bad line is reported and skipped."""
-    return parse_manifest(_read(folder(directory, storage)))
-
-
-def _read(log: Folder) -> bytes:
     try:
-        return log.read(NAME)
+        data = (directory / NAME).read_bytes()
     except FileNotFoundError:
-        return b""
-
-
-def parse_manifest(data: bytes) -> Manifest:
-    """Parse the content of a manifest; a bad line is reported and skipped."""
+        data = b""
     end = data.rfind(b"\n") + 1
     entries: dict[str, Entry] = {}
     problems = []
@@ -144,24 +115,23 @@ def parse_manifest(data: bytes) -> Manifest:
     return Manifest(entries, problems, end)
 
 
-def list_log(directory: Location, storage: Storage = ()) -> Listing:
-    """List the segments of the log in ``directory``, a path or URI.
+def list_log(directory: str | os.PathLike[str]) -> Listing:
+    """List the segments of the log in ``directory``.
 
     Raises FileNotFoundError or NotADirectoryError, also if the directory contains no capture log.
     """
-    log = folder(directory, storage)
+    directory = Path(directory)
     # List before reading the manifest: then every segment but the last listed one is in it.
-    files = log.names()
-    names = [name for name in files if parse_segment_name(name)]
-    manifest = parse_manifest(_read(log))
-    if not names and not manifest.end and LOCK not in files:
-        raise FileNotFoundError(f"no capture log in {log.location}: neither {PATTERN} nor {NAME} is there")
+    names = sorted(name for name in os.listdir(directory) if parse_segment_name(name))  # noqa: PTH208
+    manifest = read_manifest(directory)
+    if not names and not manifest.end and not (directory / LOCK).exists():
+        raise FileNotFoundError(f"no capture log in {directory}: neither {PATTERN} nor {NAME} is there")
     segments = []
     for name in names:
         sequence, salt = parse_segment_name(name) or (0, 0)
         entry = manifest.entries.get(name)
         is_open = entry is None and name == names[-1]
-        segments.append(Segment(log, name, sequence, salt, is_open, entry))
+        segments.append(Segment(directory / name, sequence, salt, is_open, entry))
     problems = list(manifest.problems)
     problems += (
         Problem(MISSING, name, 0, entry.bytes, f"{entry.records} records in {entry.blocks} blocks are gone")
@@ -170,7 +140,7 @@ def list_log(directory: Location, storage: Storage = ()) -> Listing:
         if name not in names and entry.blocks and names and names[0] < name
     )
     problems += (
-        Problem(MANIFEST, segment.name, 0, 0, "a segment that is not the last is not in the manifest")
+        Problem(MANIFEST, segment.path.name, 0, 0, "a segment that is not the last is not in the manifest")
         for segment in segments
         if segment.entry is None and not segment.is_open
     )

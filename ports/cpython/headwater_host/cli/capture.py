@@ -16,24 +16,13 @@ from typing import Any, NamedTuple
 
 from headwater_host.capture import pcapng
 from headwater_host.capture.block_log import BlockLog, CaptureLockedError
-from headwater_host.capture.filesystem import LocationError, Storage, parse_storage
 from headwater_host.capture.format import DIRECTIONS, DUPLICATE, MARKS, PROTOCOLS, UNMARKED, Block, Record
 from headwater_host.capture.manifest import Segment, list_log
 from headwater_host.capture.problem import Problem
 from headwater_host.capture.reader import CaptureReader, Report, SegmentTotals, verify
 from headwater_host.capture.readers import list_readers, remove_reader
 from headwater_host.capture.retention import Due, Limits, prune
-from headwater_host.cli.options import (
-    DURATION,
-    FILE,
-    FLAG,
-    LOCATION,
-    SIZE,
-    STORAGE,
-    integer,
-    option,
-    subcommand,
-)
+from headwater_host.cli.options import DURATION, FILE, FLAG, SIZE, integer, option, subcommand
 from headwater_host.cli.stdout import check_reader
 from headwater_host.exits import FAILED, OK, USAGE, CommandError
 from headwater_host.inspect.records import decoded
@@ -73,10 +62,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "Addresses and TCP headers in the file are invented: the log contains frames only.",
     )
     readers = subcommand(commands, "readers", "list the readers for which segments are kept")
-    for command in (ls, check, cat, stats, export):
-        option(command, "directory", "Directory of the capture log, or its URI (s3://...)", LOCATION)
-        option(command, "--storage", "Storage option such as AWS_ENDPOINT_URL; repeatable", STORAGE)
-    for command in (remove, repair, readers):
+    for command in (ls, check, cat, stats, remove, repair, export, readers):
         option(command, "directory", "Directory of the capture log", metavar="DIR", type=Path)
     for command in (ls, check, stats, remove, readers):
         option(command, "--json", "Print one JSON object", FLAG)
@@ -117,21 +103,11 @@ def run(arguments: argparse.Namespace) -> int:
         return command(arguments)
     except BrokenPipeError:
         raise  # the reader closed the pipe
-    except LocationError as error:
-        raise CommandError(str(error), USAGE) from error
     except CaptureLockedError as error:
         raise CommandError(f"{arguments.directory}: {error.strerror}", FAILED) from error
     except OSError as error:
         what = str(error) if error.filename is None else f"{error.filename}: {error.strerror}"
         raise CommandError(what, USAGE) from error
-
-
-def _storage(arguments: argparse.Namespace) -> Storage:
-    return parse_storage(arguments.storage)
-
-
-def _reader(arguments: argparse.Namespace, damage: _Damage) -> CaptureReader:
-    return CaptureReader(arguments.directory, on_problem=damage, storage=_storage(arguments))
 
 
 def format_time(time_ns: int | None) -> str | None:
@@ -160,7 +136,7 @@ def _sums(report: Report) -> dict[str, int]:
 
 
 def _ls(arguments: argparse.Namespace) -> int:
-    report = verify(arguments.directory, bodies=False, storage=_storage(arguments))
+    report = verify(arguments.directory, bodies=False)
     if arguments.json:
         print(json.dumps({"segments": list(map(_segment, report.segments)), "total": _sums(report)}))
         return OK
@@ -191,7 +167,7 @@ def _print_table(rows: list[list[str]]) -> None:
 
 
 def _verify(arguments: argparse.Namespace) -> int:
-    report = verify(arguments.directory, storage=_storage(arguments))
+    report = verify(arguments.directory)
     sums = _sums(report)
     # A number without a name is printed as a number.
     protocols = [(PROTOCOLS.get(number, number), count) for number, count in sorted(report.protocols.items())]
@@ -230,7 +206,7 @@ class _Damage:
 
 def _cat(arguments: argparse.Namespace) -> int:
     damage = _Damage()
-    reader = _reader(arguments, damage)
+    reader = CaptureReader(arguments.directory, on_problem=damage)
     left = arguments.limit
     while left != 0:
         for block in reader.blocks():
@@ -289,7 +265,7 @@ def _stats(arguments: argparse.Namespace) -> int:
     """Count records and bytes by peer, protocol and direction."""
     damage = _Damage()
     counts: dict[tuple[str, int, int], Totals] = {}
-    for block in _reader(arguments, damage).blocks():
+    for block in CaptureReader(arguments.directory, on_problem=damage).blocks():
         columns = zip(block.peer, block.protocol, block.direction, block.length, block.time_ns, strict=True)
         for peer, protocol, direction, length, time_ns in columns:
             key = block.peers[peer], protocol, direction
@@ -341,10 +317,10 @@ _NOTHING = Totals(0, 0, 0, 0)
 
 def _export(arguments: argparse.Namespace) -> int:
     damage = _Damage()
-    blocks = _reader(arguments, damage).blocks()
+    blocks = CaptureReader(arguments.directory, on_problem=damage).blocks()
     records = (record for block in blocks for record in _wanted(block, arguments.peer))
     # Open the log before the file is created or overwritten.
-    list_log(arguments.directory, _storage(arguments))
+    list_log(arguments.directory)
     with open(arguments.pcap, "wb", opener=opened) as out:
         count = pcapng.export(records, out)
     print(f"{count} records in {arguments.pcap}")
@@ -376,9 +352,9 @@ def _prune(arguments: argparse.Namespace) -> int:
         verb = "would remove" if arguments.dry_run else "removed"
         for due in removal.removed:
             unread = f", which {', '.join(due.readers)} has not taken" if due.readers else ""
-            print(f"{verb} {due.segment.name}, {due.bytes} bytes{unread}")
+            print(f"{verb} {due.segment.path.name}, {due.bytes} bytes{unread}")
         for due in removal.kept:
-            print(f"kept {due.segment.name}, {due.bytes} bytes, for {', '.join(due.readers)}")
+            print(f"kept {due.segment.path.name}, {due.bytes} bytes, for {', '.join(due.readers)}")
         print(
             f"{verb} {len(removal.removed)} segments, {removal.removed_bytes} bytes; {removal.left} bytes are left"
         )
@@ -386,7 +362,7 @@ def _prune(arguments: argparse.Namespace) -> int:
 
 
 def _due(due: Due) -> dict[str, Any]:
-    return {"file": due.segment.name, "bytes": due.bytes, "readers": list(due.readers)}
+    return {"file": due.segment.path.name, "bytes": due.bytes, "readers": list(due.readers)}
 
 
 def _repair(arguments: argparse.Namespace) -> int:

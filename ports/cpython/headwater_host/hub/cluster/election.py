@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-import ssl
 import time
 from typing import NamedTuple
 
@@ -38,26 +37,17 @@ class Answer(NamedTuple):
 
 
 async def elect(
-    hub: tuple[str, int],
-    candidate: Address,
-    own_version: int,
-    *,
-    announce: bool = False,
-    timeout: float,
-    tls: ssl.SSLContext | None = None,
+    hub: tuple[str, int], candidate: Address, own_version: int, *, announce: bool = False, timeout: float
 ) -> Answer:
-    """Send ELECT to a hub, without a login, and return its answer; ``Answer()`` if none came in time, or if its
-    certificate is not valid."""
+    """Send ELECT to a hub, without a login, and return its answer; ``Answer()`` if none came in time."""
     with contextlib.suppress(asyncio.TimeoutError, OSError, asyncio.IncompleteReadError):
-        return await asyncio.wait_for(_elect(hub, candidate, own_version, announce, tls), timeout)
+        return await asyncio.wait_for(_elect(hub, candidate, own_version, announce), timeout)
     return Answer()
 
 
-async def _elect(
-    hub: tuple[str, int], candidate: Address, own_version: int, announce: bool, tls: ssl.SSLContext | None
-) -> Answer:
+async def _elect(hub: tuple[str, int], candidate: Address, own_version: int, announce: bool) -> Answer:
     try:
-        reader, writer = await asyncio.open_connection(*hub, limit=_LONGEST, ssl=tls)
+        reader, writer = await asyncio.open_connection(*hub, limit=_LONGEST)
     except ConnectionRefusedError:
         return Answer(listens=False)
     try:

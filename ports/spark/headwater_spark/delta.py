@@ -1,0 +1,165 @@
+"""Create, read and commit the Delta tables of a directory.
+
+`deltalake` reads and writes Delta Lake's log without a JVM. It does not refuse an application transaction that a
+table already has, and adds its files twice; so `commit` checks, on the version that the commit is based on.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from deltalake import CommitProperties, DeltaTable, Schema
+from deltalake.exceptions import CommitFailedError
+from deltalake.transaction import AddAction, RemoveAction, Transaction
+
+from headwater_spark.tables import PARTITION, File, Table
+
+#: Application id of the batches' transactions; its version is the batch's number.
+APP = "headwater"
+#: Table properties: how long removed files and old entries of the log stay.
+_PROPERTIES = {
+    "delta.deletedFileRetentionDuration": "interval 1 days",
+    "delta.logRetentionDuration": "interval 7 days",
+}
+
+
+class OldTablesError(FileExistsError):
+    """The directory contains something else under a table's name."""
+
+
+class StaleError(RuntimeError):
+    """Another program has changed a table between the reading and the commit of a batch."""
+
+
+@dataclass
+class Change:
+    """A change of a table: files to add, and paths of files to remove."""
+
+    add: list[File] = field(default_factory=list)
+    remove: list[str] = field(default_factory=list)
+
+    def __bool__(self) -> bool:
+        return bool(self.add or self.remove)
+
+
+class Live(NamedTuple):
+    """The files of one version of a table."""
+
+    version: int
+    files: list[File]
+
+
+def check(out: Path, tables: Iterable[Table]) -> None:
+    """Raise OldTablesError when `out` contains something under a table's name that is not a Delta table."""
+    for table in tables:
+        path = out / table.name
+        if path.is_symlink():
+            raise OldTablesError(
+                f"{path} was made by an earlier version of headwater: choose another directory, or remove "
+                f"{out / '.runs'} and the links in {out}"
+            )
+        if path.exists() and not DeltaTable.is_deltatable(str(path)) and any(path.iterdir()):
+            raise OldTablesError(f"{path} was not made by a pipeline: remove it, or choose another directory")
+
+
+def create(out: Path, table: Table) -> None:
+    """Create a table without rows, unless it exists."""
+    uri = str(out / table.name)
+    if not DeltaTable.is_deltatable(uri):
+        DeltaTable.create(
+            uri,
+            Schema.from_arrow(table.delta),
+            mode="ignore",
+            partition_by=[PARTITION],
+            description=table.what,
+            configuration=dict(_PROPERTIES),
+        )
+
+
+def live(out: Path, table: Table, version: int | None = None) -> Live:
+    """Return the files of a table's version, by default the latest."""
+    opened = DeltaTable(str(out / table.name), version=version)
+    return Live(opened.version(), _files(opened, table))
+
+
+def _files(opened: DeltaTable, table: Table) -> list[File]:
+    found: Any = opened.get_add_actions(flatten=True)
+    columns = {name: found[name].to_pylist() for name in found.schema.names}
+    none: list[Any] = [None] * len(columns["path"])
+    dates = [None if date is None else str(date) for date in columns.get(f"partition.{PARTITION}", none)]
+    names = ("path", "size_bytes", "num_records")
+    spans = (columns.get(f"{edge}.{table.clock}", none) for edge in ("min", "max"))
+    return [File(*one) for one in zip(*(columns[name] for name in names), dates, *spans, strict=True)]
+
+
+def dataset(out: Path, name: str, version: int | None = None) -> Any:
+    """Return a table's version, by default the latest, as a pyarrow dataset."""
+    return DeltaTable(str(out / name), version=version).to_pyarrow_dataset()
+
+
+def done(out: Path, name: str, number: int) -> bool:
+    """Return whether a table has the commit of a batch."""
+    return (DeltaTable(str(out / name)).transaction_version(APP) or 0) >= number
+
+
+def commit(out: Path, table: Table, number: int, change: Change, note: dict[str, Any]) -> None:
+    """Commit a batch's change of a table, unless the table has it. `note` goes to the table's history.
+
+    Raises StaleError when another program has removed files that the change replaces.
+    """
+    uri = str(out / table.name)
+    while True:
+        opened = DeltaTable(uri)
+        if (opened.transaction_version(APP) or 0) >= number:
+            return
+        gone = set(change.remove)
+        known = {file.path: file for file in _files(opened, table)} if gone else {}
+        if not gone <= known.keys():
+            raise StaleError(f"{uri} was changed by another program while batch {number} was written")
+        try:
+            opened.create_write_transaction(
+                [
+                    *(_add(table, file) for file in change.add),
+                    *(_remove(known[path]) for path in change.remove),
+                ],
+                "append",
+                Schema.from_arrow(table.delta),
+                partition_by=[PARTITION],
+                commit_properties=CommitProperties(
+                    custom_metadata={APP: json.dumps(note)},
+                    # A commit based on an old version must fail: the transaction was checked on that version.
+                    max_commit_retries=0,
+                    app_transactions=[Transaction(APP, number)],
+                ),
+            )
+        except CommitFailedError:
+            continue  # someone else committed: look again
+        return
+
+
+def _add(table: Table, file: File) -> Any:
+    stats: dict[str, Any] = {"numRecords": file.rows}
+    if file.first_ns is not None:
+        stats |= {
+            "minValues": {table.clock: file.first_ns},
+            "maxValues": {table.clock: file.last_ns},
+            "nullCount": {table.clock: 0},
+        }
+    return AddAction(
+        path=file.path,
+        size=file.size,
+        partition_values={PARTITION: file.date},
+        modification_time=time.time_ns() // 10**6,
+        data_change=True,
+        stats=json.dumps(stats),
+    )
+
+
+def _remove(file: File) -> Any:
+    now = time.time_ns() // 10**6
+    return RemoveAction(file.path, True, now, file.size, {PARTITION: file.date})

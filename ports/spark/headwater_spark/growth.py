@@ -1,0 +1,192 @@
+"""Let tables grow: take what is new in the logs, and commit it to each table once.
+
+A batch goes through these steps; after a crash, the next run goes on where the batch stopped:
+
+1. **plan**: the positions up to which the batch reads become durable. They, not the log's end, decide what it reads.
+2. **files**: tasks write Parquet files that no table has yet; their list becomes durable.
+3. **commits**: each table gains its files in one commit with the batch's number, unless it has that commit.
+4. **position**: retention learns that the logs were read up to these positions.
+"""
+
+from __future__ import annotations
+
+import secrets
+import shutil
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+from headwater_host.capture.log_id import log_id
+from headwater_host.capture.manifest import list_log
+from headwater_host.capture.readers import save_reader
+from headwater_spark import buckets, delta
+from headwater_spark.batches import WORK, Batches, BatchFiles, BatchPlan, LogRange, writing
+from headwater_spark.delta import Change
+from headwater_spark.engine import Engine
+from headwater_spark.part import Job
+from headwater_spark.passes import process
+from headwater_spark.plan import Plan, combine, plan
+from headwater_spark.positions import Position
+from headwater_spark.result import Result
+from headwater_spark.sizes import BATCH_ROWS, MAX_MESSAGE, PARTITION_BYTES
+from headwater_spark.stats import Slots
+from headwater_spark.tables import TABLES
+
+# Minimum bytes of a part.
+_LEAST_BYTES = 1 << 20
+
+Say = Callable[[str], None]
+#: A streaming query's id and its number of the batch.
+BatchId = tuple[str, int]
+
+
+def grow(
+    engine: Engine,
+    logs: Sequence[Path],
+    out: Path,
+    *,
+    upto: Mapping[str, Position] | None = None,
+    batch_id: BatchId | None = None,
+    partition_bytes: int = PARTITION_BYTES,
+    batch_rows: int = BATCH_ROWS,
+    logical_topics: Sequence[str] = (),
+    max_message: int = MAX_MESSAGE,
+    say: Say = lambda text: None,
+) -> Result:
+    """Add one batch to the tables in `out`: what is new in `logs`. Returns its numbers.
+
+    `upto` has the position where the batch ends, by log id; by default it ends at the end of each log. `batch_id`
+    names a batch of a streaming query: a batch that the tables have is not added again.
+
+    `logical_topics` are MQTT filters of the topics whose MQMDEs are reassembled; by default all. `max_message` is
+    the maximum payload size in `logical_messages`.
+
+    Raises FileNotFoundError or NotADirectoryError without a log, `batches.BusyError` when another run writes to
+    `out`, and `delta.OldTablesError` when `out` contains something else under a table's name.
+    """
+    began = time.monotonic()
+    settings = {"logical_topics": list(logical_topics), "max_message": max_message}
+    with writing(out):
+        delta.check(out, TABLES)
+        run = _Run(engine, out, partition_bytes, batch_rows, say)
+        completed = run.complete()
+        last = run.batches.last()
+        before = last or BatchPlan(0, f"tables-{secrets.token_hex(4)}", {}, {}, settings)
+        queries = dict(before.queries)
+        if batch_id is not None:
+            query, number = batch_id
+            if queries.get(query, -1) >= number:
+                return Result(list(logs), combine([]), before.number, completed)
+            queries[query] = number
+        for table in TABLES:
+            delta.create(out, table)
+        ranges, plans = run.news(logs, before.positions, upto)
+        if not any(one.partitions for one in plans) and batch_id is None:
+            return Result(list(logs), combine(plans), before.number, completed)
+        positions = before.positions | {log: part.end for log, part in ranges.items()}
+        batch = BatchPlan(before.number + 1, before.tables, ranges, positions, settings, queries)
+        stored = run.batches.plan(batch)
+        result = run.carry_out(stored, plans if stored == batch else None)
+        result.completed = completed
+        result.seconds = time.monotonic() - began
+        return result
+
+
+class _Run:
+    """One run: it completes an open batch and adds another."""
+
+    def __init__(self, engine: Engine, out: Path, partition_bytes: int, batch_rows: int, say: Say):
+        self.batches = Batches(out)
+        self._engine = engine
+        self._out = out
+        self._partition_bytes = partition_bytes
+        self._batch_rows = batch_rows
+        self._say = say
+
+    def complete(self) -> list[int]:
+        """Complete the last batch if a crash has left it open. Returns the numbers of such batches."""
+        last = self.batches.last()
+        if last is None:
+            return []
+        files = self.batches.files(last.number)
+        if files is not None and all(
+            delta.done(self._out, name, last.number) for name, change in files.changes.items() if change
+        ):
+            return []
+        self._say(f"completing batch {last.number}, which was interrupted")
+        self.carry_out(last)
+        return [last.number]
+
+    def news(
+        self, logs: Sequence[Path], positions: Mapping[str, Position], upto: Mapping[str, Position] | None
+    ) -> tuple[dict[str, LogRange], list[Plan]]:
+        """Return what is new in each log, and its parts."""
+        ranges, plans = {}, []
+        for path in logs:
+            if not list_log(path).segments:
+                continue
+            log = log_id(path)
+            if upto is not None and log not in upto:
+                continue
+            start = positions.get(log)
+            made = self._plan(path, start, None if upto is None else upto[log])
+            plans.append(made)
+            if made.end is not None and made.end != start:
+                ranges[log] = LogRange(str(path.absolute()), start, made.end)
+        return ranges, plans
+
+    def _plan(self, path: str | Path, start: Position | None, end: Position | None) -> Plan:
+        slots = 2 * self._engine.slots
+        return plan(path, self._partition_bytes, slots, _LEAST_BYTES, start=start, upto=end)
+
+    def carry_out(self, batch: BatchPlan, plans: list[Plan] | None = None) -> Result:
+        """Write a planned batch's files, unless they are listed, and commit them.
+
+        `plans` are those of its ranges, if they were just made.
+        """
+        files = self.batches.files(batch.number)
+        result = Result([Path(one.path) for one in batch.logs.values()], combine([]), batch.number)
+        if files is None:
+            plans = plans or [self._plan(one.path, one.start, one.end) for one in batch.logs.values()]
+            result, files = self._write(batch, combine(plans))
+        note = {"batch": batch.number, "positions": batch.positions}
+        for table in TABLES:
+            change = files.changes.get(table.name)
+            if change:
+                delta.commit(self._out, table, batch.number, change, note)
+        self._save_positions(batch)
+        self.batches.forget()
+        shutil.rmtree(self._out / WORK, ignore_errors=True)
+        return result
+
+    def _write(self, batch: BatchPlan, log: Plan) -> tuple[Result, BatchFiles]:
+        slots = Slots.over(log.first_ns, log.last_ns)
+        result = Result([Path(one.path) for one in batch.logs.values()], log, batch.number, slots=slots)
+        self._say(
+            f"{log.records} records in {log.blocks} blocks, {log.bytes / 1e6:.1f} MB, "
+            f"{len(log.partitions)} parts"
+        )
+        work = (self._out / WORK / f"{batch.number:06d}-{secrets.token_hex(4)}").absolute()
+        logical = buckets.Options(
+            tuple(batch.settings["logical_topics"]),
+            batch.settings["max_message"],
+            buckets.buckets(log.bytes, self._engine.slots),
+        )
+        job = Job(self._out.absolute(), work, batch.number, log.partitions, self._batch_rows, slots, logical)
+        try:
+            parts = process(self._engine, job, result, self._say)
+            files = BatchFiles({table.name: Change() for table in TABLES})
+            for part in parts:
+                for name, found in part.files.items():
+                    files.changes[name].add += found
+            return result, self.batches.list_files(batch.number, files)
+        finally:
+            shutil.rmtree(work, ignore_errors=True)
+
+    def _save_positions(self, batch: BatchPlan) -> None:
+        """Let retention remove what the tables have."""
+        for one in batch.logs.values():
+            try:
+                save_reader(Path(one.path), batch.tables, one.end.sequence)
+            except OSError as error:
+                self._say(f"{one.path}: cannot save the position for retention: {error}")

@@ -1,0 +1,198 @@
+"""Tables that grow: batches add what is new, once, however a run is interrupted."""
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from headwater_host.capture.readers import list_readers
+from headwater_spark import batches, delta, growth
+from headwater_spark.batches import BusyError, writing
+from headwater_spark.growth import grow
+from headwater_spark.pipeline import run_on
+from headwater_spark.tables import FRAMES, MESSAGES, TABLES
+from tests.spark.logs import InProcess, Rec, assert_same_tables, publish, reading, rows, write_log
+
+
+def block(start: int, count: int = 4, board: str = "b1") -> list[Rec]:
+    return [
+        Rec(publish("t", reading(board, 1, seq, load=seq / 8)), at=10 * seq)
+        for seq in range(start, start + count)
+    ]
+
+
+def extend(log: Path, *blocks: list[Rec], segment_blocks: int = 2) -> Path:
+    return write_log(log, blocks, segment_blocks=segment_blocks)
+
+
+def seqs(out: Path) -> list[int]:
+    return sorted(rows(out, MESSAGES, "seq"))
+
+
+def test_a_batch_adds_what_is_new(tmp_path: Path) -> None:
+    log, out = tmp_path / "log", tmp_path / "out"
+    engine = InProcess()
+    first = grow(engine, [extend(log, block(0), block(4))], out)
+    assert (first.batch, first.rows["messages"]) == (1, 8)
+    second = grow(engine, [extend(log, block(8))], out)
+    assert (second.batch, second.rows["messages"]) == (2, 4)
+    assert seqs(out) == list(range(12))
+    run_on(InProcess(), log, tmp_path / "whole")
+    assert_same_tables(out, tmp_path / "whole")
+
+
+def test_nothing_new_is_no_batch(tmp_path: Path) -> None:
+    log, out = extend(tmp_path / "log", block(0)), tmp_path / "out"
+    grow(InProcess(), [log], out)
+    versions = {table.name: delta.live(out, table).version for table in TABLES}
+    again = grow(InProcess(), [log], out)
+    assert (again.batch, again.rows["frames"]) == (1, 0)
+    assert {table.name: delta.live(out, table).version for table in TABLES} == versions
+
+
+def test_rows_of_removed_segments_stay(tmp_path: Path) -> None:
+    log, out = extend(tmp_path / "log", block(0), block(4), segment_blocks=1), tmp_path / "out"
+    grow(InProcess(), [log], out)
+    for path in log.glob("segment-*.hwc"):
+        path.unlink()
+    grow(InProcess(), [extend(log, block(8))], out)
+    assert seqs(out) == list(range(12))
+
+
+def test_retention_learns_what_the_tables_have(tmp_path: Path) -> None:
+    log, out = extend(tmp_path / "log", block(0), block(4)), tmp_path / "out"
+    grow(InProcess(), [log], out)
+    (name,) = list_readers(log)
+    assert name.startswith("tables-")
+    assert list_readers(log) == {name: 2}
+    grow(InProcess(), [extend(log, block(8))], out)
+    assert list_readers(log) == {name: 3}
+
+
+def test_a_batch_of_a_query_is_taken_once_and_ends_where_it_should(tmp_path: Path) -> None:
+    log, out = extend(tmp_path / "log", block(0), block(4), block(8), segment_blocks=1), tmp_path / "out"
+    from headwater_host.capture.log_id import log_id
+    from headwater_host.capture.manifest import read_manifest
+    from headwater_spark.positions import Position
+
+    ends = [
+        {log_id(log): Position(entry.file, entry.bytes, entry.next_sequence)}
+        for entry in read_manifest(log).entries.values()
+    ]
+    for number, end in enumerate(ends):
+        for _ in range(2):
+            grow(InProcess(), [log], out, upto=end, batch_id=("q", number))
+            assert seqs(out) == list(range(4 * number + 4))
+    grow(InProcess(), [log], out, upto=ends[0], batch_id=("q", 1))
+    assert seqs(out) == list(range(12))
+
+
+def test_two_runs_at_once_are_refused(tmp_path: Path) -> None:
+    log = extend(tmp_path / "log", block(0))
+    with writing(tmp_path / "out"), pytest.raises(BusyError, match="another pipeline is writing"):
+        grow(InProcess(), [log], tmp_path / "out")
+
+
+def test_tables_of_an_earlier_version_are_named(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    (out / ".runs/000001/messages").mkdir(parents=True)
+    (out / "current").symlink_to(".runs/000001")
+    (out / "messages").symlink_to("current/messages")
+    with pytest.raises(FileExistsError, match="made by an earlier version of headwater: choose another"):
+        grow(InProcess(), [extend(tmp_path / "log", block(0))], out)
+
+
+def test_every_row_has_the_date_of_its_time(tmp_path: Path) -> None:
+    day = 86_400_000
+    records = [Rec(publish("t", f"{k}"), at=k * day // 2) for k in range(9)]
+    log, out = extend(tmp_path / "log", records), tmp_path / "out"
+    grow(InProcess(), [log], out)
+    for table in (FRAMES, MESSAGES):
+        found = delta.dataset(out, table.name).to_table(["time", "date"]).to_pylist()
+        assert len(found) == 9
+        assert all(row["date"] == row["time"].date() for row in found)
+        assert len(delta.live(out, table).files) == 5
+
+
+#: Where a run may be killed: before the call of a function, and after it.
+POINTS: tuple[tuple[Any, str], ...] = (
+    (batches.Batches, "plan"),
+    (batches.Batches, "list_files"),
+    (delta, "commit"),
+    (growth, "save_reader"),
+)
+
+
+class KilledError(BaseException):
+    """In place of a kill: nothing in the pipeline catches it."""
+
+
+@contextmanager
+def killing(at: int, *, after: bool) -> Iterator[list[int]]:
+    """Kill at a point: the n-th call of all these functions, before it or after it. Yields the number of kills."""
+    calls, kills = [0], [0]
+    with pytest.MonkeyPatch.context() as patch:
+        for where, name in POINTS:
+            original = getattr(where, name)
+
+            def step(*args: Any, _original: Any = original, **more: Any) -> Any:
+                calls[0] += 1
+                kills[0] += calls[0] == at
+                if calls[0] == at and not after:
+                    raise KilledError
+                result = _original(*args, **more)
+                if calls[0] == at:
+                    raise KilledError
+                return result
+
+            patch.setattr(where, name, step)
+        with suppress(KilledError):
+            yield kills
+
+
+def test_a_run_killed_at_any_point_is_completed_by_the_next(tmp_path: Path) -> None:
+    """The log grows between the crash and the next run, and the interrupted batch takes what it had planned."""
+    whole = [block(0), block(4), block(8)]
+    for one in whole:
+        extend(tmp_path / "whole/log", one)
+    run_on(InProcess(), tmp_path / "whole/log", tmp_path / "whole/out")
+    points = 2 + 3 + 1  # three tables have rows
+    for at in range(1, points + 1):
+        for after in (False, True):
+            folder = tmp_path / f"{at}-{after}"
+            log, out = folder / "log", folder / "out"
+            grow(InProcess(), [extend(log, whole[0])], out)
+            extend(log, whole[1])
+            with killing(at, after=after) as kills:
+                grow(InProcess(), [log], out)
+            assert kills == [1]
+            extend(log, whole[2])
+            result = grow(InProcess(), [log], out)
+            assert result.batch == (2 if (at, after) == (1, False) else 3)
+            assert_same_tables(out, tmp_path / "whole/out")
+            assert not (out / "_work").exists()
+    with killing(points + 1, after=False) as kills:
+        run_on(InProcess(), tmp_path / "whole/log", tmp_path / "not killed")
+    assert kills == [0]
+
+
+def test_the_same_batch_by_two_processes_is_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process that stands still between its plan and its files, while another completes its batch."""
+    log, out = extend(tmp_path / "log", block(0), block(4)), tmp_path / "out"
+    original = batches.Batches.list_files
+
+    def slow(self: Any, number: int, files: Any) -> Any:
+        monkeypatch.setattr(batches.Batches, "list_files", original)
+        (out / ".lock").unlink()  # as on another machine
+        grow(InProcess(), [log], out)
+        return original(self, number, files)
+
+    monkeypatch.setattr(batches.Batches, "list_files", slow)
+    grow(InProcess(), [log], out)
+    assert seqs(out) == list(range(8))
+    plans = sorted(path.name for path in (out / "_batches").iterdir())
+    assert plans == ["000001.files", "000001.plan"]
+    assert json.loads((out / "_batches/000001.plan").read_text())["number"] == 1
