@@ -6,9 +6,12 @@ is acknowledged on a new connection.
 
 import asyncio
 import random
+import time
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 
-from tests.cluster.launch import step
+from headwater_host.hub.cluster.lease import RENEWALS
+from headwater_host.hub.storage.writer import RETRY
+from tests.cluster import launch
 from tests.cluster.proxy import Direction, Proxy
 from tests.cluster.world import LEASE, Cluster, RoamingPeer, Unit
 from tests.host.history_actors import LOST
@@ -146,7 +149,7 @@ async def slow_database(cluster: Cluster) -> None:
 async def set_clocks(cluster: Cluster) -> None:
     """Set the wall clock of a hub far forward or back. Leadership does not change."""
     epoch = await cluster.epoch()
-    step(cluster.chance.choice(cluster.units).clock, cluster.chance.choice(_STEPS))
+    launch.step(cluster.chance.choice(cluster.units).clock, cluster.chance.choice(_STEPS))
     await asyncio.sleep(LEASE)
     await cluster.progress()
     if await cluster.epoch() != epoch:
@@ -210,15 +213,26 @@ async def restart_alone(cluster: Cluster) -> None:
     """
     proxy = cluster.replication[cluster.primary.port]
     proxy.down.hold()
-    await asyncio.sleep(0.2)
+    acked = await _quiet(cluster)
     await asyncio.to_thread(cluster.primary.kill)
     proxy.refuse()
     await asyncio.to_thread(cluster.primary.start)
     # Hubs connect and find them.
     await asyncio.sleep(2 * LEASE)
+    if cluster.checker.count["acked"] > acked:
+        cluster.checker.wrong.append("lost: acknowledged after a restart, while the standby is away")
     await asyncio.to_thread(cluster.primary.kill)
     await _promote(cluster)
     proxy.heal()
+
+
+async def _quiet(cluster: Cluster) -> int:
+    """Wait until nothing is acknowledged any more, and return the acknowledgements so far."""
+    acked = -1
+    while cluster.checker.count["acked"] > acked:
+        acked = cluster.checker.count["acked"]
+        await asyncio.sleep(0.3)
+    return acked
 
 
 async def _promote(cluster: Cluster) -> None:
@@ -246,6 +260,110 @@ def _other(cluster: Cluster) -> Unit:
     return cluster.chance.choice([unit for unit in cluster.units if unit is not cluster.leader])
 
 
+# -- faults at one point of the protocol -------------------------------------------------------------------------------
+
+#: What PostgreSQL replies when a COMMIT is executed.
+_COMMITTED = b"C\0\0\0\x0bCOMMIT\0"
+#: A message of which the request to store it is lost.
+_LOST = b"a message of which the first request does not arrive"
+
+
+async def lose_reply(cluster: Cluster) -> None:
+    """Reset the leader's connections when a COMMIT is executed, before its reply arrives."""
+    await _cut_when(cluster, lambda proxy: proxy.down, _COMMITTED)
+    await cluster.progress()
+
+
+async def lose_request(cluster: Cluster) -> None:
+    """Reset the leader's connections when it writes, before the transaction arrives."""
+    client = await cluster.login("")
+    try:
+        cut = asyncio.ensure_future(_cut_when(cluster, lambda proxy: proxy.up, _LOST))
+        await asyncio.sleep(0)
+        client.publish("probe", _LOST, 1)
+        await cut
+        await cluster.progress()
+    finally:
+        client.abort()
+
+
+async def _cut_when(cluster: Cluster, which: Callable[[Proxy], Direction], text: bytes) -> None:
+    """Reset the leader's connections before a piece with this text is delivered."""
+    loop, done = asyncio.get_running_loop(), asyncio.Event()
+    proxies = cluster.leader.to_database
+
+    def cut() -> None:
+        for proxy in proxies:
+            proxy.cut()
+        loop.call_soon_threadsafe(done.set)
+
+    for proxy in proxies:
+        which(proxy).when(text, cut)
+    await _wait_for(done.is_set, cluster, "the leader writes nothing")
+    for proxy in proxies:
+        proxy.heal()
+
+
+async def _wait_for(true: Callable[[], bool], cluster: Cluster, otherwise: str) -> None:
+    deadline = time.monotonic() + cluster.patience
+    while not true():
+        if time.monotonic() > deadline:
+            raise AssertionError(f"{otherwise}:\n{cluster.logs()}")
+        await asyncio.sleep(0.005)
+
+
+async def kill_unanswered(cluster: Cluster) -> None:
+    """Kill the leader when it has stored messages whose acknowledgements did not arrive."""
+    unit = cluster.leader
+    unit.proxy.down.hold()
+    await asyncio.sleep(0.1)
+    await kill(cluster)
+    unit.proxy.heal()
+
+
+def stop_clock(*, slowly: bool) -> Fault:
+    """Stop the leader's monotonic clock, so that it trusts its lease for ever, and another hub takes the lease over.
+
+    ``slowly``: the former leader connects to the database again before the new epoch begins.
+    """
+
+    async def fault(cluster: Cluster) -> None:
+        unit, epoch = cluster.leader, await cluster.epoch()
+        proxies = [proxy for other in cluster.units if other is not unit for proxy in other.to_database]
+
+        def slow_down() -> None:
+            for proxy in proxies:
+                proxy.up.delay = cluster.lease / RENEWALS + 0.2
+
+        if slowly:
+            for proxy in proxies:
+                # A takeover begins with this. The next request is late.
+                proxy.up.when(b"pg_terminate_backend", slow_down)
+        launch.stop(unit.clock)
+        cluster.begin_fault("leader's clock stopped")
+        deadline = time.monotonic() + cluster.patience
+        while await cluster.epoch() == epoch:
+            assert time.monotonic() < deadline, f"the lease is not taken over:\n{cluster.logs()}"
+        for proxy in proxies:
+            proxy.heal()
+        # Meanwhile it tries to write.
+        await asyncio.sleep(2 * RETRY)
+        await cluster.examine()
+        await cluster.recovered()
+        launch.stop(unit.clock, stopped=False)
+        await cluster.progress()
+
+    return fault
+
+
+async def calm(cluster: Cluster) -> None:
+    """Do nothing for two leases. Leadership does not change."""
+    epoch = await cluster.epoch()
+    await asyncio.sleep(2 * cluster.lease)
+    if await cluster.epoch() != epoch:
+        cluster.checker.wrong.append("two leaders: another epoch has begun without a fault")
+
+
 #: The faults of one PostgreSQL.
 FAULTS: dict[str, Fault] = {
     "kill": kill,
@@ -259,6 +377,15 @@ FAULTS: dict[str, Fault] = {
     "ambiguous": ambiguous,
     "slow database": slow_database,
     "clocks": set_clocks,
+}
+#: Faults at one point of the protocol.
+PRECISE: dict[str, Fault] = {
+    "reply lost": lose_reply,
+    "request lost": lose_request,
+    "kill, unanswered": kill_unanswered,
+    "clock stopped": stop_clock(slowly=False),
+    "clock stopped, slow takeover": stop_clock(slowly=True),
+    "calm": calm,
 }
 #: Those that need a standby.
 WITH_STANDBY: dict[str, Fault] = {
@@ -289,8 +416,9 @@ async def inject(cluster: Cluster, names: Sequence[str], operations: int) -> Non
         cluster.see("fault", name)
         try:
             cluster.lost_hub()
-            await (FAULTS | WITH_STANDBY)[name](cluster)
+            await (FAULTS | PRECISE | WITH_STANDBY)[name](cluster)
             cluster.lost_hub()
+            await cluster.examine()
         except BrokerError as error:
             raise AssertionError(f"{name}: {error}") from error
     while cluster.operations < operations:

@@ -2,10 +2,11 @@
 
 import contextlib
 import time
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from typing import Any, NamedTuple
 
-from headwater_host.hub.cluster import lease, member, postgres_lease
+from headwater_host.hub.cluster import lease, postgres_lease
 from headwater_host.hub.errors import FencedError, StorageError
 from headwater_host.hub.storage import postgres, store, writer
 
@@ -60,21 +61,63 @@ def _lost_reply() -> None:
     postgres.PostgresEngine.write = write  # type: ignore[method-assign]
 
 
-def _resubmit() -> None:
-    before = postgres.PostgresEngine.write
+def _renumber(look: Callable[[Any, Any], int]) -> Callable[[], None]:
+    """Write transactions under the next numbers that the database has, as if it gave them itself.
+
+    The hub's numbers are the primary key of messages: a message that is written again under its own number is refused,
+    so that no mutant could double anything. ``look`` returns the database's turn, after a connection was lost.
+    """
 
     def write(self: Any, transaction: Any) -> None:
-        if self._writer is None:
-            self._connect()
-        before(self, transaction)
+        with self._explaining():
+            try:
+                if self._writer is None:
+                    connection = self._connect()
+                    turns = look(self, connection) - (transaction.number - 1)
+                    (last,) = connection.db.execute("SELECT max(seq) FROM turns").fetchone()
+                    self.shift = turns, last - (_first(transaction) - 1)
+                self._write(self._writer, _shifted(transaction, *getattr(self, "shift", (0, 0))))
+            except BaseException:
+                self._drop()
+                raise
 
-    postgres.PostgresEngine.write = write  # type: ignore[method-assign]
-    postgres._FENCE = postgres._FENCE.replace(" AND turn = %(turn)s - 1", "")
+    return _set(postgres.PostgresEngine, "write", write)
 
 
-_FENCE = "SELECT 1 / (1 + 0 * %(turn)s + 0 * %(epoch)s), current_setting('synchronous_standby_names')"
-_ANY_EPOCH = postgres._FENCE.replace("epoch = %(epoch)s AND turn = %(turn)s - 1", "%(epoch)s > 0")
+def _shifted(one: Any, turns: int, seqs: int) -> Any:
+    return replace(
+        one,
+        number=one.number + turns,
+        last=one.last + seqs,
+        messages=[message._replace(seq=message.seq + seqs) for message in one.messages],
+        seen=[(seq + seqs, *rest) for seq, *rest in one.seen],
+        changes=[(seq + seqs, *rest) for seq, *rest in one.changes],
+    )
+
+
+def _first(transaction: Any) -> int:
+    seqs = [
+        *(message.seq for message in transaction.messages),
+        *(seq for seq, *_ in transaction.seen),
+        *(seq for seq, *_ in transaction.changes),
+    ]
+    return int(min(seqs, default=transaction.last + 1))
+
+
+def _adopt(engine: Any, connection: Any) -> int:
+    engine._epoch, turn = connection.db.execute("SELECT epoch, turn FROM leader").fetchone()
+    return int(turn)
+
+
+_UNFENCED = """UPDATE leader SET turn = turn + 1 + 0 * %(turn)s + 0 * %(epoch)s
+    RETURNING 1, current_setting('synchronous_standby_names')"""
 _READ_ONLY = "SELECT turn FROM leader WHERE epoch = %s"
+
+
+def _same_epoch() -> None:
+    postgres_lease._TAKE = postgres_lease._TAKE.replace("epoch = epoch + 1,", "epoch = greatest(epoch, 1),")
+    before = lease.Lease.took
+    lease.Lease.took = lambda self, epoch, asked: before(self, max(epoch - 1, 1), asked)  # type: ignore[method-assign]
 
 
 def _trusting(self: Any, epoch: int) -> bool:
@@ -101,62 +144,56 @@ def _no_ids(self: Any, epoch: int | None = None) -> None:
 _lead = store.Store.lead
 
 
-async def _stays(self: Any) -> None:
-    """A leader that does not look at its lease."""
-    if self._handing is None and self.broker is None:
-        await _look(self)
+class Mutant(NamedTuple):
+    """One defect: ``install`` makes it in this process, and the checker finds it under ``faults``."""
+
+    install: Callable[[], None]
+    faults: Sequence[str]
+    #: True if PostgreSQL has a standby.
+    standby: bool = False
+    #: Seconds of the lease.
+    lease: float = 2.0
 
 
-_look = member.Member._look
-
-
-#: Name, and the function that installs the defect in this process.
-MUTANTS: dict[str, Callable[[], None]] = {
-    "answers before the database has it": _both(
-        _set(writer.Writer, "after", _at_once), _set(writer.Writer, "answer", _answer_at_once)
+MUTANTS: dict[str, Mutant] = {
+    "answers before the database has it": Mutant(
+        _both(_set(writer.Writer, "after", _at_once), _set(writer.Writer, "answer", _answer_at_once)),
+        ["kill"],
     ),
-    "does not wait for the standby": _local,
-    "takes a warning for success": _set(postgres._Connection, "committing", _committing),
-    "takes a lost reply for success": _lost_reply,
-    "writes again after a lost reply": _resubmit,
-    "believes what it finds after a restart": _set(postgres, "_PROBE", _READ_ONLY),
-    "does not look for a standby": _both(
-        _set(postgres_lease, "standby_problem", lambda found: ""),
-        _set(postgres.PostgresEngine, "_check_standby", lambda self, names: None),
+    "does not wait for the standby": Mutant(_local, ["standby away"], standby=True),
+    "takes a warning for success": Mutant(
+        _set(postgres._Connection, "committing", _committing), ["cancelled wait"], standby=True
     ),
-    "writes without a fence": _set(postgres, "_FENCE", _FENCE),
-    "accepts a former epoch": _both(
-        _set(postgres, "_FENCE", _ANY_EPOCH),
-        _set(postgres, "_PROBE", "UPDATE leader SET turn = turn WHERE %s > 0 RETURNING turn"),
+    "takes a lost reply for success": Mutant(_lost_reply, ["request lost"]),
+    "writes again after a lost reply": Mutant(
+        _renumber(lambda engine, connection: int(engine._probe(connection))), ["reply lost", "kill"]
     ),
-    "begins no epoch": _set(
-        postgres_lease, "_TAKE", postgres_lease._TAKE.replace("epoch = epoch + 1, ", "epoch = epoch, ")
+    # A leader whose lease has run out acknowledges nothing; PostgreSQL may need longer to start.
+    "believes what it finds after a restart": Mutant(
+        _set(postgres, "_PROBE", _READ_ONLY), ["restart alone"], standby=True, lease=20.0
     ),
-    "takes a lease that is held": _set(lease.Lease, "may_take", _always),
-    "measures the lease by the wall clock": _set(postgres_lease, "clock", time.time),
-    "trusts its lease for ever": _both(
-        _set(postgres_lease.PostgresLease, "holds", _trusting),
-        _set(lease.Lease, "trusts", lambda self, now: self.epoch > 0),
+    "does not look for a standby": Mutant(
+        _both(
+            _set(postgres_lease, "standby_problem", lambda found: ""),
+            _set(postgres.PostgresEngine, "_check_standby", lambda self, names: None),
+        ),
+        ["failover"],
+        standby=True,
     ),
-    "skips changes while it follows": _set(store.Store, "mirror", _forgetful),
-    "forgets ids when it begins to lead": _set(store.Store, "lead", _no_ids),
-}
-
-#: The faults under which each is found.
-FAULTS: dict[str, list[str]] = {
-    "answers before the database has it": ["kill"],
-    "does not wait for the standby": ["standby away", "failover"],
-    "takes a warning for success": ["cancelled wait"],
-    "takes a lost reply for success": ["ambiguous"],
-    "writes again after a lost reply": ["ambiguous"],
-    "believes what it finds after a restart": ["restart alone"],
-    "does not look for a standby": ["failover"],
-    "writes without a fence": ["pause", "cut off, requests"],
-    "accepts a former epoch": ["pause", "cut off, requests"],
-    "begins no epoch": ["kill"],
-    "takes a lease that is held": ["clocks"],
-    "measures the lease by the wall clock": ["clocks"],
-    "trusts its lease for ever": ["cut off"],
-    "skips changes while it follows": ["kill"],
-    "forgets ids when it begins to lead": ["kill"],
+    "writes without a fence": Mutant(
+        _set(postgres, "_FENCE", _UNFENCED), ["clock stopped, slow takeover"], lease=3.0
+    ),
+    "takes the epoch that it finds for its own": Mutant(_renumber(_adopt), ["clock stopped"]),
+    "begins no epoch": Mutant(_same_epoch, ["kill"]),
+    "takes a lease that is held": Mutant(_set(lease.Lease, "may_take", _always), ["calm"]),
+    "measures the lease by the wall clock": Mutant(_set(postgres_lease, "clock", time.time), ["clocks"]),
+    "trusts its lease for ever": Mutant(
+        _both(
+            _set(postgres_lease.PostgresLease, "holds", _trusting),
+            _set(lease.Lease, "trusts", lambda self, now: self.epoch > 0),
+        ),
+        ["cut off"],
+    ),
+    "skips changes while it follows": Mutant(_set(store.Store, "mirror", _forgetful), ["kill"]),
+    "forgets ids when it begins to lead": Mutant(_set(store.Store, "lead", _no_ids), ["kill, unanswered"]),
 }

@@ -19,7 +19,6 @@ from typing import Any
 
 from headwater.fmq import spec
 from tests.cluster import launch
-from tests.cluster.launch import step
 from tests.cluster.proxy import Network, Proxy
 from tests.host.command import Running
 from tests.host.history_actors import CONFIG, LOST, CutPeer, World
@@ -30,7 +29,7 @@ from tools.postgres import DATABASE, USER, PostgreSql
 ELSEWHERE = frozenset({0x88, 0x8B, 0x97, 0x9C, 0x9D})
 #: Seconds without a byte after which a client gives up a connection, as its keep-alive would.
 SILENCE = 2.0
-#: Seconds of the lease.
+#: Seconds of the lease, unless a cluster has another one.
 LEASE = 2.0
 #: Seconds in which a cluster that has a leader left makes progress again.
 PATIENCE = 60.0
@@ -81,9 +80,9 @@ class Unit:
         self.port = quiet_port()
         self.proxy: Proxy = cluster.network.proxy(("127.0.0.1", self.port))
         self.to_database = [cluster.network.proxy(("127.0.0.1", one.port)) for one in cluster.servers]
-        #: The file with its clock's offset.
+        #: The file that sets and stops its clocks.
         self.clock = self.directory / "clock"
-        step(self.clock, 0)
+        launch.make(self.clock)
         self.running: Running | None = None
         self.paused = False
 
@@ -150,11 +149,15 @@ class Cluster(World):
         seed: int,
         mutant: str = "",
         hubs: int = 3,
+        lease: float = LEASE,
+        patience: float = PATIENCE,
     ):
         super().__init__(directory, seed, sys.maxsize)
         self.directory = directory
         self.network = network
         self.mutant = ["--mutant", mutant] if mutant else []
+        self.lease = lease
+        self.patience = patience
         #: The primary first, then its standby, if there is one.
         self.servers = list(servers)
         #: How each server reaches the other.
@@ -170,7 +173,8 @@ class Cluster(World):
         text = f'{CONFIG}[storage]\npath = "{unit.url}"\n'
         if len(self.units) > 1:
             standby = "required" if len(self.servers) > 1 else "none"
-            text += f'[cluster]\nadvertise = "127.0.0.1:{unit.proxy.port}"\nlease = {LEASE}\nstandby = "{standby}"\n'
+            text += f'[cluster]\nadvertise = "127.0.0.1:{unit.proxy.port}"\nlease = {self.lease}\n'
+            text += f'standby = "{standby}"\n'
         return text
 
     # -- clients -----------------------------------------------------------------------------------------------------
@@ -253,14 +257,19 @@ class Cluster(World):
     async def recovered(self) -> None:
         """Wait until messages are acknowledged again, by another hub if the fault is measured."""
         wanted = self.checker.count["acked"] + RECOVERED
-        deadline = time.monotonic() + PATIENCE
+        deadline = time.monotonic() + self.patience
         while self.checker.count["acked"] < wanted or self._since is not None:
             if self.published or self.checker.wrong:
                 self._since = None
                 return
             if time.monotonic() > deadline:
-                raise AssertionError(f"no leader within {PATIENCE} s after {self._since}:\n{self.logs()}")
+                raise AssertionError(
+                    f"no leader within {self.patience:g} s after {self._since}:\n{self.logs()}"
+                )
             await asyncio.sleep(0.005)
+
+    async def examine(self) -> None:
+        """Look at the database after a fault."""
 
     def logs(self) -> str:
         """The last lines of each hub's log."""

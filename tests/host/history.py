@@ -110,6 +110,10 @@ class Checker:
         last = self._last.get((who, publisher), -1)
         if n < last:
             self.wrong.append(f"reordered: {who} gets {message} for the first time behind {last}")
+        for skipped in range(last + 1, n):
+            # It would be reordered if it came later.
+            if (publisher, skipped) in self._acked:
+                self.wrong.append(f"lost: {who} gets {message}, but not {skipped}, which was acknowledged")
         self._last[who, publisher] = max(n, last)
 
     def _got_again(self, who: str, message: tuple[int, int], qos: int) -> None:
