@@ -148,8 +148,17 @@ async def slow_database(cluster: Cluster) -> None:
 
 async def set_clocks(cluster: Cluster) -> None:
     """Set the wall clock of a hub far forward or back. Leadership does not change."""
+    await _set_clock(cluster, cluster.chance.choice(cluster.units), cluster.chance.choice(_STEPS))
+
+
+async def set_clock_of_leader(cluster: Cluster) -> None:
+    """Set the wall clock of the leader far forward. Leadership does not change."""
+    await _set_clock(cluster, cluster.leader, _STEPS[0])
+
+
+async def _set_clock(cluster: Cluster, unit: Unit, seconds: float) -> None:
     epoch = await cluster.epoch()
-    launch.step(cluster.chance.choice(cluster.units).clock, cluster.chance.choice(_STEPS))
+    launch.step(unit.clock, seconds)
     await asyncio.sleep(LEASE)
     await cluster.progress()
     if await cluster.epoch() != epoch:
@@ -385,6 +394,7 @@ PRECISE: dict[str, Fault] = {
     "kill, unanswered": kill_unanswered,
     "clock stopped": stop_clock(slowly=False),
     "clock stopped, slow takeover": stop_clock(slowly=True),
+    "leader's clock set": set_clock_of_leader,
     "calm": calm,
 }
 #: Those that need a standby.

@@ -186,7 +186,9 @@ MUTANTS: dict[str, Mutant] = {
     "takes the epoch that it finds for its own": Mutant(_renumber(_adopt), ["clock stopped"]),
     "begins no epoch": Mutant(_same_epoch, ["kill"]),
     "takes a lease that is held": Mutant(_set(lease.Lease, "may_take", _always), ["calm"]),
-    "measures the lease by the wall clock": Mutant(_set(postgres_lease, "clock", time.time), ["clocks"]),
+    "measures the lease by the wall clock": Mutant(
+        _set(postgres_lease, "clock", time.time), ["leader's clock set"]
+    ),
     "trusts its lease for ever": Mutant(
         _both(
             _set(postgres_lease.PostgresLease, "holds", _trusting),
@@ -197,3 +199,8 @@ MUTANTS: dict[str, Mutant] = {
     "skips changes while it follows": Mutant(_set(store.Store, "mirror", _forgetful), ["kill"]),
     "forgets ids when it begins to lead": Mutant(_set(store.Store, "lead", _no_ids), ["kill, unanswered"]),
 }
+
+#: No defect, and the faults of all mutants: nothing may be found.
+CONTROL = Mutant(
+    lambda: None, sorted({name for mutant in MUTANTS.values() for name in mutant.faults}), standby=True
+)

@@ -139,8 +139,6 @@ class Unit:
 class Cluster(World):
     """Three hubs and what happens to them. `gaps`: by fault, the seconds without a leader that each took."""
 
-    peer = RoamingPeer
-
     def __init__(
         self,
         directory: Path,
@@ -158,6 +156,8 @@ class Cluster(World):
         self.mutant = ["--mutant", mutant] if mutant else []
         self.lease = lease
         self.patience = patience
+        # Clients wait for a leader that keeps its lease.
+        self.peer = type("Client", (RoamingPeer,), {"patience": max(SILENCE, lease)})
         #: The primary first, then its standby, if there is one.
         self.servers = list(servers)
         #: How each server reaches the other.
