@@ -25,8 +25,9 @@ from tests.host.history_actors import CONFIG, LOST, CutPeer, World
 from tests.host.hub_client import Got, Peer
 from tools.postgres import DATABASE, USER, PostgreSql
 
-#: Reasons that send a client to another hub: the server shuts down, is another one, or cannot store for now.
-ELSEWHERE = frozenset({0x88, 0x8B, 0x97, 0x9C, 0x9D})
+#: Reasons that send a client to another hub: the server shuts down, is another one, or cannot store for now; or an
+#: earlier connection of the client, which it has given up, has arrived later.
+ELSEWHERE = frozenset({0x88, 0x8B, 0x8E, 0x97, 0x9C, 0x9D})
 #: Seconds without a byte after which a client gives up a connection, as its keep-alive would.
 SILENCE = 2.0
 #: Seconds of the lease, unless a cluster has another one.

@@ -10,7 +10,7 @@ from typing import Any
 import psycopg
 import pytest
 
-from headwater_host.hub.errors import FencedError, StorageError
+from headwater_host.hub.errors import BehindError, FencedError, StorageError
 from headwater_host.hub.storage import Limits, Store, cache, postgres, writer
 from headwater_host.hub.storage.postgres import PostgresEngine
 from tests.cluster.proxy import Network
@@ -377,6 +377,59 @@ async def test_what_a_restarted_primary_has_alone_is_not_committed(
             assert standby.sql("SELECT count(*) FROM messages") == "1"
     finally:
         standby.remove()
+
+
+async def test_what_a_failover_has_lost_is_not_mirrored(postgresql: Servers) -> None:
+    server = postgresql()
+    standby = server.standby("one")
+    try:
+        server.require("one")
+        url = f"postgresql://{USER}@{HOST}:{server.port},{HOST}:{standby.port}/{DATABASE}"
+        store = Store.open(url)
+        store.register("t")
+        await synced(store)
+        mirror = Store(PostgresEngine(url), Limits())
+        await asyncio.to_thread(standby.kill)
+        answered: list[int] = []
+        put(store, "t", 1)
+        store.after(lambda: answered.append(1))
+        await until(lambda: server.sql(WAITS) == "1")
+        server.sql("SELECT pg_cancel_backend(pid) FROM pg_stat_activity WHERE wait_event = 'SyncRep'")
+        # The primary shows what its standby does not have.
+        await until(lambda: mirrored(mirror) or mirror.seq == store.seq)
+        assert not answered
+        await asyncio.to_thread(server.kill)
+        store._engine.abort()
+        with pytest.raises(StorageError):
+            await store.close()
+        await asyncio.to_thread(standby.start)
+        await asyncio.to_thread(standby.promote)
+
+        def is_behind() -> bool:
+            try:
+                return mirrored(mirror)
+            except BehindError:
+                return True
+
+        await until(is_behind)
+        with pytest.raises(BehindError, match="is on timeline 00000002, and 00000001 was read"):
+            mirror.lead()
+        mirror._engine.close()
+        async with store_at(url) as again:
+            assert queue_ids(again) == []
+    finally:
+        standby.remove()
+
+
+def mirrored(mirror: Store) -> bool:
+    """Apply what was written since; False, as this is not the end, and while the database does not answer."""
+    try:
+        mirror.mirror(mirror.turns_after(mirror.seq, 100).changes)
+    except BehindError:
+        raise
+    except StorageError:
+        pass
+    return False
 
 
 async def test_a_server_that_waits_for_no_standby(postgresql: Servers) -> None:

@@ -19,7 +19,7 @@ class StorageError(Exception):
 
 
 class BehindError(StorageError):
-    """Changes are not kept so far back: a follower has to begin with a copy of the storage."""
+    """A follower has to read the whole storage: changes are not kept so far back, or the storage may have lost some."""
 
 
 class FencedError(StorageError):

@@ -23,7 +23,7 @@ import psycopg
 from psycopg import errors
 from psycopg.conninfo import conninfo_to_dict
 
-from headwater_host.hub.errors import FencedError, StorageError
+from headwater_host.hub.errors import BehindError, FencedError, StorageError
 from headwater_host.hub.storage import postgres_tables as tables
 from headwater_host.hub.storage.contract import Leader, Row, Transaction
 from headwater_host.hub.storage.libpq import first_line, shut_down
@@ -58,6 +58,9 @@ _FENCE = """
 #: The write of one's own. It changes nothing, but has to be committed.
 _PROBE = "UPDATE leader SET turn = turn WHERE epoch = %s RETURNING turn"
 _TAKE = "UPDATE leader SET epoch = epoch + 1, turn = 0, beat = beat + 1, holder = '' RETURNING epoch"
+#: The timeline, which a promotion changes; "" on a standby.
+_TIMELINE = """SELECT CASE WHEN pg_is_in_recovery() THEN ''
+    ELSE left(pg_walfile_name(pg_current_wal_insert_lsn()), 8) END"""
 _TERMINATE = """SELECT pg_terminate_backend(pid) FROM pg_stat_activity
     WHERE application_name = %s AND datname = current_database() AND pid <> pg_backend_pid()"""
 #: The first rows after a sequence number, until they have a number of bytes. It reads no others.
@@ -89,6 +92,7 @@ class _Connection:
             self._set("synchronous_commit", "on")
             self._set("lock_timeout", f"{LOCK_S}s")
             self._set("statement_timeout", "0")
+        (self.timeline,) = _one(self.db, _TIMELINE)
 
     def _set(self, name: str, value: str) -> None:
         self.db.execute("SELECT set_config(%s, %s, false)", (name, value))
@@ -201,6 +205,9 @@ class PostgresEngine:
         with self._explaining():
             self.name = _shown(url)
             self._reader = _Reader(lambda: _Connection(url, "headwater hub reader"))
+        assert self._reader.connection is not None
+        #: The timeline that everything is read from. A new primary may lack what the old one showed.
+        self._timeline = self._reader.connection.timeline
         try:
             with self._explaining():
                 connection = self._reader.connection
@@ -274,7 +281,9 @@ class PostgresEngine:
                 self._epoch = self._take() if epoch is None else epoch
                 connection = self._connect()
                 with connection.limited(LEAD_S):
-                    return self._probe(connection)
+                    turn = self._probe(connection)
+                self._check_timeline(connection)
+                return turn
             except BaseException:
                 self._drop()
                 raise
@@ -321,6 +330,13 @@ class PostgresEngine:
         if len(found) != 1:
             self._fence(f"it is not in epoch {self._epoch} any more")
         return int(found[0][0])
+
+    def _check_timeline(self, connection: "_Connection | None") -> None:
+        """Raise BehindError if what was read may have been lost: a restarted primary shows what its standby lacks."""
+        if connection is not None and connection.timeline != self._timeline:
+            raise BehindError(
+                f"the hub's storage {self.name} is on timeline {connection.timeline}, and {self._timeline} was read"
+            )
 
     def _check_standby(self, names: str) -> None:
         if not names:
@@ -458,6 +474,7 @@ class PostgresEngine:
         """Return the result of reads in one snapshot. Waits at most ``READ_S``."""
 
         def query(db: psycopg.Connection) -> _Result:
+            self._check_timeline(self._reader.connection)
             with self.snapshot():
                 return read()
 
