@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from tests import object_store
 from tools import toolchain
 from tools.broker import Mosquitto
 from tools.postgres import PostgreSql
@@ -233,6 +234,19 @@ def postgresql() -> Iterator[Callable[..., PostgreSql]]:
             return server
 
         yield start
+
+
+@pytest.fixture(scope="session")
+def _object_store() -> Iterator[object_store.ObjectStore]:
+    pytest.importorskip("moto", reason="moto is missing: ./run setup")
+    with object_store.running() as server:
+        yield server
+
+
+@pytest.fixture
+def bucket(_object_store: object_store.ObjectStore) -> object_store.Bucket:
+    """An empty bucket of a server with S3's interface, which all tests share."""
+    return _object_store.bucket()
 
 
 @pytest.fixture(scope="session")

@@ -3,14 +3,15 @@
 `telemetry.json` beside this file configures the board and its peer:
 
     {"name": "b1", "host": "127.0.0.1", "port": 1883, "period_ms": 20, "seconds": 20}
+    {"name": "b2", "host": "127.0.0.1", "port": 1883, "version": 5, "period_ms": 20, "seconds": 20}
     {"name": "b3", "serial": 0, "baud": 460800, "period_ms": 20, "seconds": 20}
     {"name": "b4", "host": "127.0.0.1", "port": 7760, "protocol": "fmq", "period_ms": 20, "seconds": 20}
     {"name": "b5", "servers": [["127.0.0.1", 7760], ["127.0.0.1", 7762]], "protocol": "fmq", ...}
 
 Each message is a JSON object, or an FMQ Map, with the board's identity (`board`, `boot`, `seq`), the time in
-microseconds since 1970 (`t`) and the values. `boot` counts the starts of this board in `boot.txt`. `sent.jsonl`
-records published and acknowledged messages for comparison. With `"send_record": true` the board finally sends this
-file in segments.
+microseconds since 1970 (`t`) and the values. With MQTT 5.0 (`"version": 5`) it also has properties. `boot` counts the
+starts of this board in `boot.txt`. `sent.jsonl` records published and acknowledged messages for comparison. With
+`"send_record": true` the board finally sends this file in segments.
 """
 
 import json
@@ -33,6 +34,7 @@ QUEUE = 64
 PAYLOAD = 512
 PAUSE_MS = 200
 SEGMENT = 512
+EXPIRY_S = 3600
 
 
 def read_settings() -> "dict[str, Any]":
@@ -70,6 +72,8 @@ def make_client(settings: "dict[str, Any]") -> "Client | FmqClient":
     """Return a client of the configured protocol. Both have the same interface."""
     if settings.get("protocol") == "fmq":
         from headwater.fmq.client import Client
+    elif settings.get("version") == 5:
+        from headwater.mqtt.client5 import Client5 as Client  # type: ignore[assignment]
     else:
         from headwater.mqtt.client import Client  # type: ignore[assignment]  # of two classes, one
     return Client(
@@ -83,6 +87,21 @@ def make_client(settings: "dict[str, Any]") -> "Client | FmqClient":
         outbox_size=8192,
         slots=QUEUE,
     )
+
+
+def make_properties(settings: "dict[str, Any]") -> "Bytes":
+    """Return the properties of each message of MQTT 5.0; none for other protocols."""
+    if settings.get("version") != 5:
+        return b""
+    from headwater.mqtt import spec5
+    from headwater.mqtt.properties import Properties
+
+    properties = Properties(96)
+    properties.add(spec5.CONTENT_TYPE, b"application/json")
+    properties.add(spec5.MESSAGE_EXPIRY_INTERVAL, EXPIRY_S)
+    properties.add(spec5.USER_PROPERTY, b"board", settings["name"].encode())
+    properties.add(spec5.USER_PROPERTY, b"program", b"telemetry.py")
+    return properties.block
 
 
 def as_json(values: "dict[str, Any]") -> bytes:
@@ -122,12 +141,15 @@ class Telemetry:
         name: str,
         boot: int,
         servers: "list[list[Any]]",
+        properties: "Bytes",
     ):
         self.client = client
         self.pack = pack
         self.name = name
         self.boot = boot
         self.servers = servers
+        # The arguments of publish after qos: only the client of MQTT 5.0 takes properties.
+        self.options = (False, properties) if properties else ()
         self.topic = b"headwater/" + name.encode() + b"/telemetry"
         self.seq = 0
         self.waiting: dict[int, tuple[int, int]] = {}
@@ -155,7 +177,7 @@ class Telemetry:
         values["seq"] = self.seq
         values["t"] = time.time_ns() // 1000
         qos = self.seq % 3
-        number = self.client.publish(self.topic, self.pack(values), qos)
+        number = self.client.publish(self.topic, self.pack(values), qos, *self.options)
         if number < 0 and qos:
             return False
         # Without a connection, a QoS 0 message is lost.
@@ -218,7 +240,8 @@ def main() -> None:
     settings = read_settings()
     name = settings["name"]
     pack = map_maker() if settings.get("protocol") == "fmq" else as_json
-    board = Telemetry(make_client(settings), pack, name, next_boot(), settings.get("servers", []))
+    servers = settings.get("servers", [])
+    board = Telemetry(make_client(settings), pack, name, next_boot(), servers, make_properties(settings))
     print(name, "boot", board.boot, "starts")
     board.run(settings["seconds"], settings["period_ms"])
     if settings.get("send_record"):

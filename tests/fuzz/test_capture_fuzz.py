@@ -33,6 +33,7 @@ from headwater_host.capture import (
     list_blocks,
     verify,
 )
+from headwater_host.capture.filesystem import LocalFile
 from headwater_host.capture.format import HEADER_BYTES, MAX_BODY, parse_header, segment_name
 from headwater_host.capture.manifest import NAME as MANIFEST
 from headwater_host.capture.manifest import read_manifest
@@ -103,7 +104,7 @@ def check_scan(data: bytes, *, is_open: bool, salt: int | None = SALT) -> list[t
         fd = os.open(path, os.O_RDONLY)
         try:
             at = 0
-            for one in Scan(fd, NAME, salt, is_open=is_open, expected=0):
+            for one in Scan(LocalFile(fd), NAME, salt, is_open=is_open, expected=0):
                 if isinstance(one, Problem):
                     assert one.offset == at
                     assert one.length > 0 or one.kind == "gap"
@@ -201,7 +202,7 @@ def problems_of(data: bytes) -> Iterator[Problem]:
         path = Path(place) / NAME
         path.write_bytes(data)
         with path.open("rb") as file:
-            yield from (one for one in Scan(file.fileno(), NAME, SALT) if isinstance(one, Problem))
+            yield from (one for one in Scan(LocalFile(file.fileno()), NAME, SALT) if isinstance(one, Problem))
 
 
 def test_a_large_file_of_magics_is_searched_in_reasonable_time() -> None:

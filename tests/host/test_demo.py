@@ -15,7 +15,7 @@ from headwater_host.hub import frames
 from headwater_host.mq.structures import encode as encode_header
 from tests.host.hub_client import new_id
 from tools.capture_log import LogWriter
-from tools.demo.result import compare_records, record_of, verdict, wait_for_messages
+from tools.demo.result import compare_properties, compare_records, record_of, verdict, wait_for_messages
 
 
 def test_it_waits_for_what_was_acknowledged_and_names_what_is_missing(tmp_path: Path) -> None:
@@ -80,3 +80,27 @@ def test_the_records_that_boards_sent_in_segments(tmp_path: Path) -> None:
     assert of(("b1", b"what b1 wrote"), ("b1", b"")) == ["b1: its record arrived 2 times"]
     assert of(("b1", None)) == ["b1: its record lacks bytes 5 to 9"]
     assert of(("b1", b"what b2 wrote")) == ["b1: its record differs from what the board wrote"]
+
+
+def test_the_properties_of_mqtt_5(tmp_path: Path) -> None:
+    def of(*rows: tuple[str | None, str | None, int | None, dict[str, str] | None]) -> list[str]:
+        names = ["board", "content_type", "message_expiry", "user_properties"]
+        columns: dict[str, Any] = dict(zip(names, zip(*rows, strict=True), strict=True))
+        columns["user_properties"] = pa.array(
+            [None if one is None else list(one.items()) for one in columns["user_properties"]],
+            pa.map_(pa.string(), pa.string()),
+        )
+        pq.write_table(pa.table(columns), tmp_path / "part-0.parquet")
+        return compare_properties(tmp_path, {"b2"})
+
+    good = ("b2", "application/json", 3599, {"board": "b2", "program": "telemetry.py"})
+    other = ("b1", None, None, None)
+    assert of(good, good, other, (None, None, None, None)) == []
+    assert of(other) == ["b2: no message arrived with properties"]
+    for k, value in ((1, None), (2, None), (2, 3601), (3, None), (3, {"board": "b1"})):
+        assert of(good, (*good[:k], value, *good[k + 1 :])) == [  # type: ignore[arg-type]
+            "b2: 1 of 2 messages have properties, not 2"
+        ]
+    assert of(good, ("b1", *good[1:3], {"board": "b1", "program": "telemetry.py"})) == [
+        "b1: 1 of 1 messages have properties, not 0"
+    ]

@@ -1,16 +1,23 @@
-"""From the gateway's hub to the tables: published, retransmitted and malformed messages, and a consumer's."""
+"""From the gateway to the tables: what its hub gets, and what a board sends over a broker with MQTT 5.0."""
 
 import asyncio
+import time
+from collections.abc import Callable
 from pathlib import Path
+
+import pytest
 
 from headwater.fmq import spec
 from headwater_host.fmq.hashes import hash_of
 from headwater_host.fmq.values import encode
 from headwater_spark.pipeline import run_on
 from headwater_spark.tables import MESSAGES, QUARANTINE, TELEMETRY
+from tests.host.gateway_peers import recorded, running_gateway
 from tests.host.hub_client import Peer
 from tests.host.test_gateway_hub import hub_source
 from tests.spark.logs import InProcess, rows
+from tools.broker import HOST, Mosquitto
+from tools.demo.boards import DemoBoard
 
 
 def test_what_the_gateway_lands_becomes_tables(tmp_path: Path) -> None:
@@ -40,3 +47,33 @@ def test_what_the_gateway_lands_becomes_tables(tmp_path: Path) -> None:
     assert values == sorted([("celsius", 20.5 + seq) for seq in range(6)] + [("celsius", 1.0)], key=repr)
     assert rows(tmp_path / "out", QUARANTINE, "kind", "reason", "bytes") == [("frame", "bad_qos", broken)]
     assert result.duplicates == 2
+
+
+@pytest.mark.needs_micropython
+@pytest.mark.needs_mosquitto
+def test_the_properties_of_a_boards_messages_are_in_the_table(
+    tmp_path: Path, mosquitto: Callable[..., Mosquitto]
+) -> None:
+    broker = mosquitto()
+    how: dict[str, object] = {"host": HOST, "port": broker.port, "version": 5, "send_record": False}
+    demo = DemoBoard("b2", tmp_path / "b2", how, period_ms=20)
+    demo.set_time(0.5)
+    with running_gateway(tmp_path, broker=broker.port, topics=["headwater/+/telemetry:2"]) as gateway:
+        gateway.wait_for("subscribed")
+        with demo.board as board:
+            board.wait_for("done:", 120)
+        sent = demo.record().acknowledged
+        assert sent
+        deadline = time.monotonic() + 120
+        while len(list(recorded(tmp_path / "log"))) < len(sent):
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+    run_on(InProcess(), tmp_path / "log", tmp_path / "out")
+    found = rows(
+        tmp_path / "out", MESSAGES, "boot", "seq", "content_type", "message_expiry", "user_properties"
+    )
+    assert {row[:2] for row in found} >= set(sent)
+    for _, _, content_type, expiry, properties in found:
+        assert content_type == "application/json"
+        assert 0 < expiry <= 3600
+        assert dict(properties) == {"board": "b2", "program": "telemetry.py"}

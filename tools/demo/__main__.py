@@ -1,9 +1,9 @@
 """`./run demo`: four boards, a broker, a gateway and Spark on this machine, with faults.
 
-Two boards speak MQTT over TCP, one over a serial line through the gateway, and one FMQ over TCP to the gateway's
-hub. TCP links are cut, boards lose power, and the serial line is disturbed. Finally each board sends the file with
-its own record in segments of 512 bytes. Spark turns the gateway's capture log into tables, and the demo looks for
-every acknowledged message and every file in them.
+Two boards speak MQTT over TCP (one of them MQTT 5.0, with properties), one over a serial line through the gateway, and
+one FMQ over TCP to the gateway's hub. TCP links are cut, boards lose power, and the serial line is disturbed. Finally
+each board sends the file with its own record in segments of 512 bytes. Spark turns the gateway's capture log into
+tables, and the demo looks for every acknowledged message, property and file in them.
 
 With `--cluster`, boards publish to three hubs on one PostgreSQL while the leader is killed: `tools/demo/cluster.py`.
 
@@ -96,7 +96,7 @@ def run(out: Path, seconds: float, period_ms: int) -> int:
             return cables[name].port
 
         board_on("b1", host="127.0.0.1", port=cable_to("b1", broker.port))
-        board_on("b2", host="127.0.0.1", port=broker.port)
+        board_on("b2", host="127.0.0.1", port=broker.port, version=5)
         line = board_on("b3", serial=0, baud=_BAUD).board.uart_ports[0]
         gateway = stack.enter_context(
             Headwater(
@@ -137,6 +137,7 @@ def run(out: Path, seconds: float, period_ms: int) -> int:
     )
     wrong = result.verdict(tables / "report.json", list(boards), ["b2", "b4"])
     wrong += result.compare_records(tables / "logical_messages", records)
+    wrong += result.compare_properties(tables / "messages", {"b2"})
     print()
     for line in wrong:
         say(f"WRONG: {line}")

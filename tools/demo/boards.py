@@ -23,12 +23,13 @@ class Record:
 
 
 class DemoBoard:
-    """A virtual board that publishes telemetry. `how` has host and port, or serial, and the protocol."""
+    """A virtual board that publishes telemetry. `how` has host and port, or serial, and the protocol and version."""
 
     def __init__(self, name: str, root: Path, how: dict[str, object], *, period_ms: int) -> None:
         """Prepare the board's flash; `power_on` starts it."""
         self.name = name
-        self.what = f"{how.get('protocol', 'mqtt')} over {'serial' if 'serial' in how else 'tcp'}"
+        protocol = f"{how.get('protocol', 'mqtt')}{' 5.0' if how.get('version') == 5 else ''}"
+        self.what = f"{protocol} over {'serial' if 'serial' in how else 'tcp'}"
         self._settings = {"name": name, "period_ms": period_ms, "send_record": True, **how}
         files = {
             **deploy.package_files("mpy"),

@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import random
 import time
+from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import pyarrow.parquet as pq
 
@@ -119,3 +121,26 @@ def compare_records(logical_messages: Path, records: dict[str, Path]) -> list[st
         elif found[0]["payload"] != path.read_bytes():
             wrong.append(f"{name}: its record differs from what the board wrote")
     return wrong
+
+
+def compare_properties(messages: Path, boards: set[str]) -> list[str]:
+    """List what is wrong with the properties of MQTT 5.0: `boards` send them with each telemetry message."""
+    columns = ["board", "content_type", "message_expiry", "user_properties"]
+    rows = [row for row in pq.read_table(messages, columns=columns).to_pylist() if row["board"] is not None]
+    with_properties = Counter(row["board"] for row in rows if _has_properties(row))
+    counts = Counter(row["board"] for row in rows)
+    wrong = [f"{name}: no message arrived with properties" for name in sorted(boards - counts.keys())]
+    for name, count in sorted(counts.items()):
+        wanted = count if name in boards else 0
+        if with_properties[name] != wanted:
+            wrong.append(f"{name}: {with_properties[name]} of {count} messages have properties, not {wanted}")
+    return wrong
+
+
+def _has_properties(row: dict[str, Any]) -> bool:
+    # The broker subtracts the time for which it had the message.
+    return (
+        row["content_type"] == "application/json"
+        and 0 < (row["message_expiry"] or 0) <= 3600
+        and dict(row["user_properties"] or ()) == {"board": row["board"], "program": "telemetry.py"}
+    )

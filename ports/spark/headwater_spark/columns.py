@@ -169,7 +169,7 @@ def scan(ranges: Iterable[Range]) -> Iterator[tuple[Range, tuple[BlockInfo, Bloc
     Raises FileNotFoundError when a segment has been removed since the plan was made.
     """
     for part in ranges:
-        options = {"start": part.start, "end": part.end, "expected": part.expected}
+        options: dict[str, Any] = {"start": part.start, "end": part.end, "expected": part.expected}
         with scanning(part.path, part.salt, **options) as blocks:
             for found in blocks:
                 if isinstance(found, Problem):

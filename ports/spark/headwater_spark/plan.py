@@ -10,7 +10,7 @@ import os
 from collections import deque
 from collections.abc import Iterable, Sequence
 from itertools import pairwise
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from headwater_host.capture.manifest import Segment, list_log
 from headwater_host.capture.problem import Problem
@@ -80,7 +80,7 @@ class _Walk:
     def __init__(self, segment: Segment, start: int, stop: int | None, expected: int, span: Span):
         self.segment = segment
         self.blocks: list[BlockInfo] = []
-        options = {"start": start, "end": stop, "expected": expected}
+        options: dict[str, Any] = {"start": start, "end": stop, "expected": expected}
         with scanning(segment.path, segment.salt, bodies=False, **options) as scan:
             # The range's reader finds the problems again, with their bytes.
             self.blocks += (found[0] for found in scan if not isinstance(found, Problem))
@@ -141,7 +141,7 @@ def plan(
     walks: list[_Walk] = []
     expected: int | None = None
     for segment, at in rest(listing, start):
-        name, entry = segment.path.name, segment.entry
+        name, entry = segment.name, segment.entry
         if end is None or not Position(name, at, 0).precedes(end):
             break
         if expected is None:

@@ -78,7 +78,7 @@ def rest(listing: Listing, start: Position | None) -> Iterator[tuple[Segment, in
     for segment in listing.segments:
         # A segment of which nothing was left may have been replaced by one with the same number.
         if start is None or segment.first_sequence >= start.segment:
-            yield segment, start.offset if start is not None and segment.path.name == start.file else 0
+            yield segment, start.offset if start is not None and segment.name == start.file else 0
 
 
 def removed_before(listing: Listing, start: Position | None, end: Position | None) -> Problem | None:
@@ -86,7 +86,7 @@ def removed_before(listing: Listing, start: Position | None, end: Position | Non
     if start is None or end is None:
         return None
     first = next(rest(listing, start), None)
-    if first is not None and first[0].path.name == start.file:
+    if first is not None and first[0].name == start.file:
         return None
     left = end.sequence if first is None else min(end.sequence, first[0].first_sequence)
     if left <= start.sequence:
@@ -105,7 +105,7 @@ def advance(
     """
     walk = _Advance(start, limits)
     for segment, at in rest(listing, start):
-        if until is not None and not Position(segment.path.name, at, 0).precedes(until):
+        if until is not None and not Position(segment.name, at, 0).precedes(until):
             break
         try:
             if not walk.take(segment, at, until):
@@ -134,20 +134,22 @@ class _Advance:
 
     def take(self, segment: Segment, at: int, until: Position | None) -> bool:
         """Advance in a segment, at most to `until`. Return False if a limit is reached."""
-        name, entry = segment.path.name, segment.entry
+        name, entry = segment.name, segment.entry
         stop = until.offset if until is not None and until.file == name else None
         counted = at == 0 or self.limits.rows is None  # the manifest has no rows for a part of a segment
         if entry is not None and stop is None and counted and self._fits(entry.bytes - at, entry.records):
             # At least the size in the manifest: a lost end of the file is reported once.
-            size = max(segment.path.stat().st_size, entry.bytes)
+            size = max(segment.size(), entry.bytes)
             if size > at:
                 self.end = Position(name, size, entry.next_sequence)
                 self.bytes += size - at
                 self.rows += entry.records
             return True
         expected = self.start.sequence if self.start is not None and at else segment.first_sequence
-        options = {"start": at, "end": stop, "is_open": segment.is_open, "expected": expected}
-        with scanning(segment.path, segment.salt, bodies=False, **options) as scan:
+        options: dict[str, Any] = {"start": at, "end": stop, "is_open": segment.is_open, "expected": expected}
+        with scanning(
+            segment.location, segment.salt, storage=segment.storage, bodies=False, **options
+        ) as scan:
             last: BlockInfo | None = None
             for found in scan:
                 if isinstance(found, Problem):
@@ -173,7 +175,7 @@ class _Advance:
 
     def _finish(self, segment: Segment, scan: Scan, last: BlockInfo | None) -> None:
         """Include damage at the end of a complete segment; exclude an unfinished last block of the open one."""
-        name, entry = segment.path.name, segment.entry
+        name, entry = segment.name, segment.entry
         if not segment.is_open:
             size, sequence = scan.size, scan.expected or 0
             if entry is not None:
@@ -190,7 +192,7 @@ class _Advance:
 
 def unfinished(segment: Segment, last: BlockInfo) -> Problem | None:
     """Return the torn tail of an open segment that begins with its last block, if that has not all of its bytes."""
-    options = {"start": last.offset, "is_open": True}
-    with scanning(segment.path, segment.salt, **options) as scan:
+    options: dict[str, Any] = {"start": last.offset, "is_open": True}
+    with scanning(segment.location, segment.salt, storage=segment.storage, **options) as scan:
         found = next(iter(scan))
     return found if isinstance(found, Problem) and found.kind == TORN else None

@@ -6,13 +6,13 @@ is derived from the random name of its first segment, which the manifest keeps w
 
 from __future__ import annotations
 
-import os
 import re
 import secrets
 from collections.abc import Iterator
 from hashlib import blake2b
 from pathlib import Path
 
+from headwater_host.capture.filesystem import Folder, Location, Storage, folder
 from headwater_host.capture.manifest import Listing, list_log
 from headwater_host.capture.problem import BAD, Problem
 from headwater_host.private import replace_file
@@ -26,18 +26,18 @@ class LogIdError(ValueError):
     """A log's id is damaged, or it has none yet."""
 
 
-def log_id(directory: str | os.PathLike[str]) -> str:
-    """Return the id of the log in ``directory``.
+def log_id(directory: Location, storage: Storage = ()) -> str:
+    """Return the id of the log in ``directory``, a path or URI.
 
     Raises LogIdError if the id is damaged or the log is an empty one of an earlier version; FileNotFoundError or
     NotADirectoryError without a log.
     """
-    directory = Path(directory)
-    found = _stored(directory)
+    log = folder(directory, storage)
+    found = _stored(log)
     if found is None:
-        found = _derived(list_log(directory))
+        found = _derived(list_log(directory, storage))
     if found is None:
-        raise LogIdError(f"the log in {directory} is empty and has no id yet: start its gateway once")
+        raise LogIdError(f"the log in {log.location} is empty and has no id yet: start its gateway once")
     return found
 
 
@@ -48,7 +48,7 @@ def ensure_log_id(directory: Path, listing: Listing, *, group_readable: bool = F
     it cannot be read or written.
     """
     try:
-        if _stored(directory) is None:
+        if _stored(folder(directory)) is None:
             found = _derived(listing) or secrets.token_hex(_BYTES)
             replace_file(
                 directory / NAME, found.encode() + b"\n", group_readable=group_readable, durable=True
@@ -57,18 +57,18 @@ def ensure_log_id(directory: Path, listing: Listing, *, group_readable: bool = F
         yield Problem(BAD, NAME, 0, 0, str(error))
 
 
-def _stored(directory: Path) -> str | None:
+def _stored(log: Folder) -> str | None:
     try:
-        data = (directory / NAME).read_bytes()
+        data = log.read(NAME)
     except FileNotFoundError:
         return None
     if not _ID.fullmatch(data):
         raise LogIdError(
-            f"{directory / NAME} is damaged: restore its 32 hexadecimal digits, or remove it to begin a new id"
+            f"{log.locate(NAME)} is damaged: restore its 32 hexadecimal digits, or remove it to begin a new id"
         )
     return data[:-1].decode()
 
 
 def _derived(listing: Listing) -> str | None:
-    names = [*listing.manifest.entries, *(segment.path.name for segment in listing.segments)]
+    names = [*listing.manifest.entries, *(segment.name for segment in listing.segments)]
     return blake2b(min(names).encode(), digest_size=_BYTES).hexdigest() if names else None

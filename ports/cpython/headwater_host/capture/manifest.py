@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
+from headwater_host.capture.filesystem import Folder, Location, Storage, folder, local_path
 from headwater_host.capture.format import Header, parse_segment_name
 from headwater_host.capture.problem import MANIFEST, MISSING, TORN, Problem
 from headwater_host.private import opened, sync_directory
@@ -55,11 +56,31 @@ class Manifest(NamedTuple):
 class Segment(NamedTuple):
     """A segment file of a log."""
 
-    path: Path
+    folder: Folder
+    name: str
     first_sequence: int
     salt: int
     is_open: bool
     entry: Entry | None
+
+    @property
+    def path(self) -> Path:
+        """The file, in a log on this machine. Raises LocationError for others."""
+        return local_path(self.location)
+
+    @property
+    def location(self) -> str:
+        """The path or URI of the file."""
+        return self.folder.locate(self.name)
+
+    @property
+    def storage(self) -> Storage:
+        """The storage options of the file."""
+        return self.folder.storage
+
+    def size(self) -> int:
+        """Return the size of the file. Raises FileNotFoundError."""
+        return self.folder.size(self.name)
 
 
 class Listing(NamedTuple):
@@ -91,12 +112,20 @@ def _parse(line: bytes) -> Entry:
     return entry
 
 
-def read_manifest(directory: Path) -> Manifest:
+def read_manifest(directory: Location, storage: Storage = ()) -> Manifest:
     """Read the manifest. A missing file counts as empty; a bad line is reported and skipped."""
+    return parse_manifest(_read(folder(directory, storage)))
+
+
+def _read(log: Folder) -> bytes:
     try:
-        data = (directory / NAME).read_bytes()
+        return log.read(NAME)
     except FileNotFoundError:
-        data = b""
+        return b""
+
+
+def parse_manifest(data: bytes) -> Manifest:
+    """Parse the content of a manifest; a bad line is reported and skipped."""
     end = data.rfind(b"\n") + 1
     entries: dict[str, Entry] = {}
     problems = []
@@ -115,23 +144,24 @@ def read_manifest(directory: Path) -> Manifest:
     return Manifest(entries, problems, end)
 
 
-def list_log(directory: str | os.PathLike[str]) -> Listing:
-    """List the segments of the log in ``directory``.
+def list_log(directory: Location, storage: Storage = ()) -> Listing:
+    """List the segments of the log in ``directory``, a path or URI.
 
     Raises FileNotFoundError or NotADirectoryError, also if the directory contains no capture log.
     """
-    directory = Path(directory)
+    log = folder(directory, storage)
     # List before reading the manifest: then every segment but the last listed one is in it.
-    names = sorted(name for name in os.listdir(directory) if parse_segment_name(name))  # noqa: PTH208
-    manifest = read_manifest(directory)
-    if not names and not manifest.end and not (directory / LOCK).exists():
-        raise FileNotFoundError(f"no capture log in {directory}: neither {PATTERN} nor {NAME} is there")
+    files = log.names()
+    names = [name for name in files if parse_segment_name(name)]
+    manifest = parse_manifest(_read(log))
+    if not names and not manifest.end and LOCK not in files:
+        raise FileNotFoundError(f"no capture log in {log.location}: neither {PATTERN} nor {NAME} is there")
     segments = []
     for name in names:
         sequence, salt = parse_segment_name(name) or (0, 0)
         entry = manifest.entries.get(name)
         is_open = entry is None and name == names[-1]
-        segments.append(Segment(directory / name, sequence, salt, is_open, entry))
+        segments.append(Segment(log, name, sequence, salt, is_open, entry))
     problems = list(manifest.problems)
     problems += (
         Problem(MISSING, name, 0, entry.bytes, f"{entry.records} records in {entry.blocks} blocks are gone")
@@ -140,7 +170,7 @@ def list_log(directory: str | os.PathLike[str]) -> Listing:
         if name not in names and entry.blocks and names and names[0] < name
     )
     problems += (
-        Problem(MANIFEST, segment.path.name, 0, 0, "a segment that is not the last is not in the manifest")
+        Problem(MANIFEST, segment.name, 0, 0, "a segment that is not the last is not in the manifest")
         for segment in segments
         if segment.entry is None and not segment.is_open
     )

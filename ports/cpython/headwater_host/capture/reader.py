@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-import os
 from collections import Counter
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import NamedTuple
 
+from headwater_host.capture.filesystem import Location, Storage
 from headwater_host.capture.format import Block, Record, parse_segment_name
 from headwater_host.capture.manifest import Entry, Segment, list_log
 from headwater_host.capture.problem import BAD, MANIFEST, TORN, Problem
@@ -23,7 +22,7 @@ class Position(NamedTuple):
 
 
 class CaptureReader:
-    """Reads the log in ``directory`` from ``start``, by default from its beginning.
+    """Reads the log in ``directory``, a path or URI, from ``start``, by default from its beginning.
 
     Bad blocks are skipped and reported: appended to ``problems``, or passed to ``on_problem``. ``torn`` is the torn
     tail at which the last walk ended, or None. ``position`` is where the next walk begins: to follow a log that is
@@ -32,12 +31,14 @@ class CaptureReader:
 
     def __init__(
         self,
-        directory: str | os.PathLike[str],
+        directory: Location,
         *,
         start: Position | None = None,
         on_problem: Callable[[Problem], None] | None = None,
+        storage: Storage = (),
     ) -> None:
-        self.directory = Path(directory)
+        self.directory = directory
+        self.storage = storage
         self.position = start
         self.problems: list[Problem] = []
         self.torn: Problem | None = None
@@ -63,10 +64,10 @@ class CaptureReader:
     def _walk(self, *, bodies: bool) -> Iterator[tuple[BlockInfo, Block | None]]:
         self.torn = None
         number, start_at = self._start()
-        for segment in list_log(self.directory).segments:
+        for segment in list_log(self.directory, self.storage).segments:
             if segment.first_sequence < number:
                 continue
-            start = start_at.offset if start_at and start_at.file == segment.path.name else 0
+            start = start_at.offset if start_at and start_at.file == segment.name else 0
             yield from self._walk_segment(segment, start, bodies)
 
     def _start(self) -> tuple[int, Position | None]:
@@ -84,14 +85,16 @@ class CaptureReader:
     def _walk_segment(
         self, segment: Segment, start: int, bodies: bool
     ) -> Iterator[tuple[BlockInfo, Block | None]]:
-        name = segment.path.name
+        name = segment.name
         expected = self._expected
         if start == 0 and expected is None:
             expected = segment.first_sequence
         options = {"start": start, "is_open": segment.is_open, "expected": expected, "bodies": bodies}
         with contextlib.ExitStack() as stack:
             try:
-                scan = stack.enter_context(scanning(segment.path, segment.salt, **options))
+                scan = stack.enter_context(
+                    scanning(segment.location, segment.salt, storage=segment.storage, **options)
+                )
             except FileNotFoundError:
                 return  # removed by retention; otherwise the sequence numbers show the gap
             self.position = Position(name, start)
@@ -116,11 +119,11 @@ def lost_end(segment: Segment, size: int, start: int = 0) -> Iterator[Problem]:
     """Yield a problem if a sealed segment of ``size`` bytes has lost its end."""
     if segment.entry is not None and start <= size < segment.entry.bytes:
         lost = segment.entry.bytes - size
-        yield Problem(BAD, segment.path.name, size, lost, "the end of a sealed segment is missing")
+        yield Problem(BAD, segment.name, size, lost, "the end of a sealed segment is missing")
 
 
 def list_blocks(
-    directory: str | os.PathLike[str],
+    directory: Location,
     *,
     start: Position | None = None,
     on_problem: Callable[[Problem], None] | None = None,
@@ -159,13 +162,13 @@ class Report(NamedTuple):
         return bool(self.problems)
 
 
-def verify(directory: str | os.PathLike[str], *, bodies: bool = True) -> Report:
+def verify(directory: Location, *, bodies: bool = True, storage: Storage = ()) -> Report:
     """Read the whole log and compare it with its manifest.
 
     ``bodies``: False reads only headers, which is faster but finds no damage in bodies. Raises OSError if the log
     cannot be read.
     """
-    listing = list_log(directory)
+    listing = list_log(directory, storage)
     problems = list(listing.problems)
     segments = []
     protocols: Counter[int] = Counter()
@@ -190,11 +193,11 @@ def _survey(
 
     Adds its records to ``protocols``.
     """
-    name, entry = segment.path.name, segment.entry
+    name, entry = segment.name, segment.entry
     counted = Entry.begin(name, segment.first_sequence)
     problems: list[Problem] = []
     options = {"is_open": segment.is_open, "expected": expected, "bodies": bodies}
-    with scanning(segment.path, segment.salt, **options) as scan:
+    with scanning(segment.location, segment.salt, storage=segment.storage, **options) as scan:
         for found in scan:
             if isinstance(found, Problem):
                 problems.append(found)

@@ -9,6 +9,7 @@ import stat
 from pathlib import Path
 from typing import NamedTuple
 
+from headwater_host.capture.filesystem import LocalFile
 from headwater_host.capture.format import HEADER_BYTES, FormatError, parse_header
 from headwater_host.capture.manifest import Entry, Listing, ManifestFile, Segment, write_all
 from headwater_host.capture.problem import Problem
@@ -60,7 +61,9 @@ def _finish(directory: Path, segment: Segment, manifest: ManifestFile, done: Rec
     path = segment.path
     fd = os.open(path, os.O_RDWR)
     try:
-        scan = Scan(fd, path.name, segment.salt, is_open=segment.is_open, expected=segment.first_sequence)
+        scan = Scan(
+            LocalFile(fd), path.name, segment.salt, is_open=segment.is_open, expected=segment.first_sequence
+        )
         entry = Entry.begin(path.name, segment.first_sequence)
         torn = None
         for found in scan:

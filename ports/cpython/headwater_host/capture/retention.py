@@ -155,7 +155,7 @@ class SegmentAges:
         """Note which segments are sealed, and write the state if it has changed or the clock is due. Raises OSError."""
         now = self._clock.now()
         sealed = {
-            segment.path.name: self._sealed.get(segment.path.name, now)
+            segment.name: self._sealed.get(segment.name, now)
             for segment in listing.segments
             if segment.entry is not None
         }
@@ -168,7 +168,7 @@ class SegmentAges:
 
     def age(self, segment: Segment) -> float:
         """Return the seconds since a segment was first seen sealed; 0 for others."""
-        at = self._sealed.get(segment.path.name)
+        at = self._sealed.get(segment.name)
         return 0.0 if at is None else (self._clock.now() - at) / 1e9
 
     def _write(self) -> None:

@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 import contextlib
-import errno
-import os
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any, NamedTuple
 
+from headwater_host.capture.filesystem import File, Location, Storage, base_name, open_file
 from headwater_host.capture.format import HEADER_BYTES, Block, FormatError, Header, find_header, parse_header
 from headwater_host.capture.problem import BAD, GAP, TORN, Problem
 
 _WINDOW = 256 << 10
-_PAGE = 4096
-_SECTOR = 512
 
 
 class BlockInfo(NamedTuple):
@@ -36,11 +32,12 @@ class BlockInfo(NamedTuple):
 
 
 class _Window:
-    """Reads a file in pieces of at least ``size`` bytes. Unreadable sectors become zeros, which no CRC matches."""
+    """Reads a file in pieces: small ones where reads jump, growing ones while they follow each other."""
 
-    def __init__(self, fd: int, size: int) -> None:
-        self._fd = fd
-        self._size = size
+    def __init__(self, file: File, first: int, most: int) -> None:
+        self._file = file
+        self._first = self._size = first
+        self._most = most
         self._at = 0
         self._data = b""
 
@@ -48,43 +45,30 @@ class _Window:
         """Read ``length`` bytes at offset ``at``, or fewer at the end of the file."""
         start = at - self._at
         if start < 0 or start + length > len(self._data):
+            follows = 0 <= start <= len(self._data) and self._data
+            self._size = min(2 * self._size, self._most) if follows else self._first
             # Read the header after a body together with the body.
-            self._data = self._load(at, max(length + HEADER_BYTES, self._size))
+            self._data = self._file.pread(max(length + HEADER_BYTES, self._size), at)
             self._at, start = at, 0
         return self._data[start : start + length]
 
-    def _load(self, at: int, length: int) -> bytes:
-        parts = []
-        while length > 0:
-            try:
-                part = os.pread(self._fd, length, at)
-            except OSError as error:
-                if error.errno != errno.EIO:
-                    raise
-                # Read what is readable around a bad sector.
-                part = bytes(length) if length <= _SECTOR else self._load(at, length // 2)
-            if not part:
-                break
-            parts.append(part)
-            at += len(part)
-            length -= len(part)
-        return parts[0] if len(parts) == 1 else b"".join(parts)
-
 
 @contextlib.contextmanager
-def scanning(path: str | os.PathLike[str], salt: int | None, **options: Any) -> Iterator[Scan]:
+def scanning(
+    location: Location, salt: int | None, *, storage: Storage = (), **options: Any
+) -> Iterator[Scan]:
     """Open a segment file for a ``Scan`` with these options. Raises OSError."""
-    fd = os.open(path, os.O_RDONLY)
+    file = open_file(location, storage)
     try:
-        yield Scan(fd, Path(path).name, salt, **options)
+        yield Scan(file, base_name(location), salt, **options)
     finally:
-        os.close(fd)
+        file.close()
 
 
 class Scan:
     """One walk through a segment: iterate it for ``(BlockInfo, Block)`` pairs and ``Problem``s, in file order.
 
-    ``fd``: the open file. ``name``: its name in reports. ``salt``: the salt of its name, None for any. ``start``,
+    ``file``: the open file. ``name``: its name in reports. ``salt``: the salt of its name, None for any. ``start``,
     ``end``: the range in which blocks begin. ``is_open``: whether the tail may be torn. ``expected``: the sequence
     number of the first block, None for any; afterwards, that of the next one. ``bodies``: False checks only headers;
     the pairs then contain None for the block.
@@ -92,7 +76,7 @@ class Scan:
 
     def __init__(
         self,
-        fd: int,
+        file: File,
         name: str,
         salt: int | None,
         *,
@@ -102,12 +86,11 @@ class Scan:
         expected: int | None = None,
         bodies: bool = True,
     ) -> None:
-        self._window = _Window(fd, _WINDOW if bodies else _PAGE)
+        self._window = _Window(file, *file.windows[0 if bodies else 1])
         self._name = name
         self._salt = salt
         self._start = start
-        # Bytes that are appended meanwhile belong to the next walk.
-        self.size = os.fstat(fd).st_size
+        self.size = file.size
         self._end = self.size if end is None else min(end, self.size)
         self._lost = 0 if end is None else end - self._end
         self._is_open = is_open and self._end == self.size

@@ -16,13 +16,24 @@ from typing import Any, NamedTuple
 
 from headwater_host.capture import pcapng
 from headwater_host.capture.block_log import BlockLog, CaptureLockedError
+from headwater_host.capture.filesystem import LocationError, Storage, parse_storage
 from headwater_host.capture.format import DIRECTIONS, DUPLICATE, MARKS, PROTOCOLS, UNMARKED, Block, Record
 from headwater_host.capture.manifest import Segment, list_log
 from headwater_host.capture.problem import Problem
 from headwater_host.capture.reader import CaptureReader, Report, SegmentTotals, verify
 from headwater_host.capture.readers import list_readers, remove_reader
 from headwater_host.capture.retention import Due, Limits, prune
-from headwater_host.cli.options import DURATION, FILE, FLAG, SIZE, integer, option, subcommand
+from headwater_host.cli.options import (
+    DURATION,
+    FILE,
+    FLAG,
+    LOCATION,
+    SIZE,
+    STORAGE,
+    integer,
+    option,
+    subcommand,
+)
 from headwater_host.cli.stdout import check_reader
 from headwater_host.exits import FAILED, OK, USAGE, CommandError
 from headwater_host.inspect.records import decoded
@@ -62,7 +73,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "Addresses and TCP headers in the file are invented: the log contains frames only.",
     )
     readers = subcommand(commands, "readers", "list the readers for which segments are kept")
-    for command in (ls, check, cat, stats, remove, repair, export, readers):
+    for command in (ls, check, cat, stats, export):
+        option(command, "directory", "Directory of the capture log, or its URI (s3://...)", LOCATION)
+        option(command, "--storage", "Storage option such as AWS_ENDPOINT_URL; repeatable", STORAGE)
+    for command in (remove, repair, readers):
         option(command, "directory", "Directory of the capture log", metavar="DIR", type=Path)
     for command in (ls, check, stats, remove, readers):
         option(command, "--json", "Print one JSON object", FLAG)
@@ -103,11 +117,21 @@ def run(arguments: argparse.Namespace) -> int:
         return command(arguments)
     except BrokenPipeError:
         raise  # the reader closed the pipe
+    except LocationError as error:
+        raise CommandError(str(error), USAGE) from error
     except CaptureLockedError as error:
         raise CommandError(f"{arguments.directory}: {error.strerror}", FAILED) from error
     except OSError as error:
         what = str(error) if error.filename is None else f"{error.filename}: {error.strerror}"
         raise CommandError(what, USAGE) from error
+
+
+def _storage(arguments: argparse.Namespace) -> Storage:
+    return parse_storage(arguments.storage)
+
+
+def _reader(arguments: argparse.Namespace, damage: _Damage) -> CaptureReader:
+    return CaptureReader(arguments.directory, on_problem=damage, storage=_storage(arguments))
 
 
 def format_time(time_ns: int | None) -> str | None:
@@ -136,7 +160,7 @@ def _sums(report: Report) -> dict[str, int]:
 
 
 def _ls(arguments: argparse.Namespace) -> int:
-    report = verify(arguments.directory, bodies=False)
+    report = verify(arguments.directory, bodies=False, storage=_storage(arguments))
     if arguments.json:
         print(json.dumps({"segments": list(map(_segment, report.segments)), "total": _sums(report)}))
         return OK
@@ -167,7 +191,7 @@ def _print_table(rows: list[list[str]]) -> None:
 
 
 def _verify(arguments: argparse.Namespace) -> int:
-    report = verify(arguments.directory)
+    report = verify(arguments.directory, storage=_storage(arguments))
     sums = _sums(report)
     # A number without a name is printed as a number.
     protocols = [(PROTOCOLS.get(number, number), count) for number, count in sorted(report.protocols.items())]
@@ -206,7 +230,7 @@ class _Damage:
 
 def _cat(arguments: argparse.Namespace) -> int:
     damage = _Damage()
-    reader = CaptureReader(arguments.directory, on_problem=damage)
+    reader = _reader(arguments, damage)
     left = arguments.limit
     while left != 0:
         for block in reader.blocks():
@@ -265,7 +289,7 @@ def _stats(arguments: argparse.Namespace) -> int:
     """Count records and bytes by peer, protocol and direction."""
     damage = _Damage()
     counts: dict[tuple[str, int, int], Totals] = {}
-    for block in CaptureReader(arguments.directory, on_problem=damage).blocks():
+    for block in _reader(arguments, damage).blocks():
         columns = zip(block.peer, block.protocol, block.direction, block.length, block.time_ns, strict=True)
         for peer, protocol, direction, length, time_ns in columns:
             key = block.peers[peer], protocol, direction
@@ -317,10 +341,10 @@ _NOTHING = Totals(0, 0, 0, 0)
 
 def _export(arguments: argparse.Namespace) -> int:
     damage = _Damage()
-    blocks = CaptureReader(arguments.directory, on_problem=damage).blocks()
+    blocks = _reader(arguments, damage).blocks()
     records = (record for block in blocks for record in _wanted(block, arguments.peer))
     # Open the log before the file is created or overwritten.
-    list_log(arguments.directory)
+    list_log(arguments.directory, _storage(arguments))
     with open(arguments.pcap, "wb", opener=opened) as out:
         count = pcapng.export(records, out)
     print(f"{count} records in {arguments.pcap}")
@@ -352,9 +376,9 @@ def _prune(arguments: argparse.Namespace) -> int:
         verb = "would remove" if arguments.dry_run else "removed"
         for due in removal.removed:
             unread = f", which {', '.join(due.readers)} has not taken" if due.readers else ""
-            print(f"{verb} {due.segment.path.name}, {due.bytes} bytes{unread}")
+            print(f"{verb} {due.segment.name}, {due.bytes} bytes{unread}")
         for due in removal.kept:
-            print(f"kept {due.segment.path.name}, {due.bytes} bytes, for {', '.join(due.readers)}")
+            print(f"kept {due.segment.name}, {due.bytes} bytes, for {', '.join(due.readers)}")
         print(
             f"{verb} {len(removal.removed)} segments, {removal.removed_bytes} bytes; {removal.left} bytes are left"
         )
@@ -362,7 +386,7 @@ def _prune(arguments: argparse.Namespace) -> int:
 
 
 def _due(due: Due) -> dict[str, Any]:
-    return {"file": due.segment.path.name, "bytes": due.bytes, "readers": list(due.readers)}
+    return {"file": due.segment.name, "bytes": due.bytes, "readers": list(due.readers)}
 
 
 def _repair(arguments: argparse.Namespace) -> int:

@@ -1,4 +1,4 @@
-"""``headwater hub promote``, ``rejoin``, ``backup``, ``restore`` and ``export``: commands for operators of hubs."""
+"""``headwater hub promote``, ``rejoin``, ``backup``, ``restore``, ``copy`` and ``export``."""
 
 import argparse
 import asyncio
@@ -14,6 +14,7 @@ from headwater_host.exits import FAILED, OK, USAGE, CommandError
 from headwater_host.hub import config as hub_config
 from headwater_host.hub.config import HubConfig, ReplicationConfig
 from headwater_host.hub.errors import StorageError
+from headwater_host.hub.storage.contract import Engine
 
 #: Seconds that a hub has to answer.
 _ANSWER = 5.0
@@ -46,8 +47,25 @@ def add(commands: Any) -> None:
         parser = subcommand(commands, name, text)
         option(parser, "storage", first, FILE)
         option(parser, "file", second, FILE)
+    copy = subcommand(
+        commands,
+        "copy",
+        "copy a stopped hub's storage into another file or database",
+        "Exit code 1: the target is not empty, or the copy failed; then empty the target and start again.",
+    )
+    for name, text in (
+        ("source", "Storage: a file, or a URL of PostgreSQL"),
+        ("target", "Empty storage: the same"),
+    ):
+        option(copy, name, text, type=hub_config.place, metavar="STORAGE")
     export = subcommand(commands, "export", "print a stopped hub's whole state as text")
-    option(export, "storage", "Storage file", FILE)
+    option(
+        export,
+        "storage",
+        "Storage: a file, or a URL of PostgreSQL",
+        type=hub_config.place,
+        metavar="STORAGE",
+    )
 
 
 def run(args: argparse.Namespace) -> int:
@@ -83,13 +101,29 @@ def _restore(args: argparse.Namespace) -> int:
     return OK
 
 
-def _export(args: argparse.Namespace) -> int:
-    from headwater_host.hub.storage.export import export
+def _opened(storage: Path | str) -> Engine:
+    """Open a storage that exists. Raises CommandError, StorageError."""
     from headwater_host.hub.storage.store import open_engine
 
-    if not args.storage.exists():
-        raise CommandError(f"there is no hub's storage {args.storage}", USAGE)
-    with closing(open_engine(args.storage)) as engine:
+    if isinstance(storage, Path) and not storage.exists():
+        raise CommandError(f"there is no hub's storage {storage}", USAGE)
+    return open_engine(storage)
+
+
+def _copy(args: argparse.Namespace) -> int:
+    from headwater_host.hub.storage.copy import copy
+    from headwater_host.hub.storage.store import open_engine
+
+    with closing(_opened(args.source)) as source, closing(open_engine(args.target)) as target:
+        done = copy(source, target)
+        print(f"copied {done.messages} messages to {target.name}, up to change {done.last}")
+    return OK
+
+
+def _export(args: argparse.Namespace) -> int:
+    from headwater_host.hub.storage.export import export
+
+    with closing(_opened(args.storage)) as engine:
         for line in export(engine):
             print(line)
     return OK
@@ -112,7 +146,9 @@ async def _ask(replication: ReplicationConfig, name: str, **asked: Any) -> dict[
         identifier=f"{SLAVE}operator",
         username=replication.user or None,
         password=replication.password or None,
-        tls=None if replication.ca is None else Tls(ca=replication.ca),
+        tls=None
+        if replication.ca is None
+        else Tls(ca=replication.ca, cert=replication.cert, key=replication.key),
         timeout=_ANSWER,
     )
     async with client:
@@ -213,5 +249,6 @@ _COMMANDS = {
     "rejoin": _rejoin,
     "backup": _backup,
     "restore": _restore,
+    "copy": _copy,
     "export": _export,
 }

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from headwater_host import settings
+from headwater_host.capture.filesystem import LocationError, is_remote, local_path, parse_storage
 from headwater_host.exits import USAGE, CommandError
 
 
@@ -69,6 +70,28 @@ SECONDS: Kind = {"type": seconds, "metavar": "SECONDS"}
 DURATION: Kind = {"type": setting(*settings.DURATION), "metavar": "TIME"}
 SIZE: Kind = {"type": setting(*settings.SIZE), "metavar": "SIZE"}
 REPEATABLE: Kind = {"action": "append", "default": []}
+
+
+def location(text: str) -> Path | str:
+    """Parse a directory or the URI of one in an object store."""
+    if not text:
+        raise argparse.ArgumentTypeError("the directory name is empty")
+    return text if is_remote(text) else local_path(text)
+
+
+def _pair(text: str) -> tuple[str, str]:
+    key, equals, value = text.partition("=")
+    try:
+        (pair,) = parse_storage({key: value} if equals else {text: ""})
+    except LocationError as error:
+        raise argparse.ArgumentTypeError(str(error)) from error
+    if not equals:
+        raise argparse.ArgumentTypeError(f"{text}: expected {key}=VALUE")
+    return pair
+
+
+LOCATION: Kind = {"type": location, "metavar": "DIR"}
+STORAGE: Kind = {"type": _pair, "metavar": "KEY=VALUE", "action": "append", "default": []}
 
 
 def integer(least: int, most: int) -> Kind:

@@ -82,7 +82,7 @@ def _knows(listing: Listing, place: Place) -> bool:
     entry = listing.manifest.entries.get(place.file)
     if entry is not None:
         return place.at <= entry.bytes
-    sizes = [one.path.stat().st_size for one in listing.segments if one.path.name == place.file]
+    sizes = [one.path.stat().st_size for one in listing.segments if one.name == place.file]
     return bool(sizes) and place.at <= sizes[0]
 
 
@@ -162,7 +162,7 @@ class Follower:
                 )
             place = Place(segment_name(0, 0), 0, 0, 0)
             if row is None and self._config.start == NOW and next_block:
-                names = [*listing.manifest.entries, *(one.path.name for one in listing.segments)]
+                names = [*listing.manifest.entries, *(one.name for one in listing.segments)]
                 place = Place(max(names), 0, 0, next_block)
             self._save(db, place)
         return place
@@ -296,7 +296,7 @@ class Follower:
         if (self._directory / place.file).exists():
             return Position(place.file, place.at)
         before = [one for one in list_log(self._directory).segments if one.first_sequence <= place.sequence]
-        return Position(before[-1].path.name, 0) if before else None
+        return Position(before[-1].name, 0) if before else None
 
     def _damaged(self, problem: Problem) -> None:
         if problem.is_damage and (problem.file, problem.offset) not in self._known_damage:

@@ -74,7 +74,7 @@ class Retention:
         if removal.removed:
             self._removed += len(removal.removed)
             self._removed_bytes += removal.removed_bytes
-            last = removal.removed[-1].segment.path.name
+            last = removal.removed[-1].segment.name
             _logger.info(
                 "capture log: removed %d old segments, %d bytes, up to %s",
                 len(removal.removed),

@@ -55,8 +55,27 @@ class Listener:
         return context
 
 
+@dataclass(frozen=True, kw_only=True)
+class HubTls:
+    """TLS of a hub's connections to other hubs. ``cert``, ``key``: this hub's, for hubs that demand a certificate."""
+
+    #: CA certificates; None: without TLS.
+    ca: Path | None = None
+    cert: Path | None = None
+    key: Path | None = None
+
+    def context(self) -> ssl.SSLContext | None:
+        """Return the TLS context, None without TLS. Raises OSError when a file cannot be used."""
+        if self.ca is None:
+            return None
+        context = ssl.create_default_context(cafile=self.ca)
+        if self.cert is not None:
+            context.load_cert_chain(self.cert, self.key, lambda: b"")
+        return context
+
+
 @dataclass(frozen=True)
-class ReplicationConfig:
+class ReplicationConfig(HubTls):
     """A hub with slaves, or one of them. docs/hub-cluster.md explains each."""
 
     #: This hub's name among ``hubs``.
@@ -69,8 +88,6 @@ class ReplicationConfig:
     sync: int | None = None
     user: str = ""
     password: str = ""
-    #: CA certificates, for hubs that are reached over TLS.
-    ca: Path | None = None
 
     @property
     def slaves(self) -> tuple[str, ...]:
@@ -119,7 +136,7 @@ class ClientLimits:
 
 
 @dataclass(frozen=True)
-class ClusterConfig:
+class ClusterConfig(HubTls):
     """A hub among several on one PostgreSQL database. docs/hub-cluster.md explains each."""
 
     #: The address that clients and other hubs reach this hub at: HOST:PORT, or [HOST]:PORT.
@@ -285,6 +302,12 @@ def place(value: object) -> Path | str:
 
 
 STORAGE = {"path": Key("a file, or a URL of PostgreSQL", place), "group_readable": Key(*settings.TRUTH)}
+#: Of connections to other hubs.
+TLS = {
+    "ca": Key("a file with CA certificates", settings.path),
+    "cert": Key("a file with this hub's certificate", settings.path),
+    "key": Key("a file with its key", settings.path),
+}
 METRICS = {"host": Key("an address", settings.text), "port": Key(*settings.between(1, 65535), required=True)}
 CLUSTER = {
     "advertise": Key(
@@ -292,6 +315,7 @@ CLUSTER = {
     ),
     "lease": Key("a number of seconds, 1 to 3600", _lease),
     "standby": Key(*settings.one_of("required", "none")),
+    **TLS,
 }
 REPLICATION = {
     "name": Key("this hub's name among [[hub]]", settings.text, required=True),
@@ -299,7 +323,7 @@ REPLICATION = {
     "sync": Key("a number of slaves", _count_or_none),
     "user": Key("text", settings.text),
     "password": Key("text", settings.text, secret=True),
-    "ca": Key("a file with CA certificates", settings.path),
+    **TLS,
 }
 HUB = {
     "name": Key("a name without spaces", _checked(hub_name), required=True),
@@ -385,6 +409,8 @@ def load(path: Path) -> HubConfig:
         file.mistake(
             "[cluster] needs storage in PostgreSQL: 'path' in [storage] is a URL", "cluster", 0, "advertise"
         )
+    _check_tls(file, "cluster", cluster)
+    _check_tls(file, "replication", replication)
     known = _users(file, file.tables("user", USER))
     rules = _rules(file, file.tables("rule", RULE))
     _somebody_may(file, listeners, known, rules)
@@ -443,18 +469,37 @@ def _listeners(file: SettingsFile, tables: list[dict[str, Any]]) -> tuple[Listen
         if alone:
             file.mistake(f"{alone!r} in [[listener]] needs 'cert'", "listener", index, alone)
             continue
-        try:
-            # Report files that cannot be used now, and not when a client connects.
-            listener.context()
-        except (OSError, ValueError) as error:
-            # The texts of OpenSSL do not help a user.
-            why = "they are not certificates and a key that fits, in PEM, without a password"
-            if isinstance(error, OSError) and not isinstance(error, ssl.SSLError):
-                why = error.strerror or why
+        why = _unusable(listener)
+        if why:
             names = ", ".join(str(values[name]) for name in ("cert", "key", "client_ca") if name in values)
             text = f"the files of this listener's TLS cannot be used ({names}): {why}"
             file.mistake(text, "listener", index, "cert")
     return tuple(found) or (Listener(),)
+
+
+def _check_tls(file: SettingsFile, table: str, values: dict[str, Any]) -> None:
+    """Report TLS of connections to other hubs that cannot be used."""
+    given = {name: values[name] for name in TLS if name in values}
+    for name, needed in (("cert", "ca"), ("key", "cert")):
+        if name in given and needed not in given:
+            file.mistake(f"{name!r} in [{table}] needs {needed!r}", table, 0, name)
+            return
+    why = _unusable(HubTls(**given))
+    if why:
+        names = ", ".join(map(str, given.values()))
+        file.mistake(f"the files of TLS in [{table}] cannot be used ({names}): {why}", table, 0, "ca")
+
+
+def _unusable(tls: Listener | HubTls) -> str:
+    """Return why files of TLS cannot be used, or "": reported now, and not when a connection is made."""
+    try:
+        tls.context()
+    except (OSError, ValueError) as error:
+        # The texts of OpenSSL do not help a user.
+        if isinstance(error, OSError) and not isinstance(error, ssl.SSLError) and error.strerror:
+            return error.strerror
+        return "they are not certificates and a key that fits, in PEM, without a password"
+    return ""
 
 
 def _users(file: SettingsFile, tables: list[dict[str, Any]]) -> dict[str, Hash]:

@@ -5,7 +5,6 @@ import contextlib
 import itertools
 import json
 import logging
-import ssl
 import tempfile
 from collections.abc import Callable
 from functools import partial
@@ -259,10 +258,6 @@ class Site:
     def _incoming(self) -> Path:
         return self._path.with_name(self._path.name + "-incoming")
 
-    def _tls(self) -> ssl.SSLContext | None:
-        ca = self._replication.ca
-        return None if ca is None else ssl.create_default_context(cafile=ca)
-
     def _connection(self, half: Any, peer: Address = ("0.0.0.0", 0)) -> Line:
         r = self._replication
         login = (r.user, r.password) if r.user else None
@@ -279,7 +274,9 @@ class Site:
                 continue
             follower.on_led = partial(self._on_led, name)
             try:
-                line = await connect(partial(self._connection, follower), hubs[name], self._tls())
+                line = await connect(
+                    partial(self._connection, follower), hubs[name], self._replication.context()
+                )
                 why = f"{name}: {line.why}"
             except OSError as error:
                 why = f"{name}: {error}"
@@ -329,7 +326,7 @@ class Site:
             }
             with contextlib.suppress(OSError):
                 at = self._replication.hubs[name]
-                await connect(partial(self._connection, _Herald(follow)), at, self._tls())
+                await connect(partial(self._connection, _Herald(follow)), at, self._replication.context())
 
     # -- an operator's commands --------------------------------------------------------------------------------------
 

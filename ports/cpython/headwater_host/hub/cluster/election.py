@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import ssl
 import time
 from typing import NamedTuple
 
@@ -37,17 +38,26 @@ class Answer(NamedTuple):
 
 
 async def elect(
-    hub: tuple[str, int], candidate: Address, own_version: int, *, announce: bool = False, timeout: float
+    hub: tuple[str, int],
+    candidate: Address,
+    own_version: int,
+    *,
+    announce: bool = False,
+    timeout: float,
+    tls: ssl.SSLContext | None = None,
 ) -> Answer:
-    """Send ELECT to a hub, without a login, and return its answer; ``Answer()`` if none came in time."""
+    """Send ELECT to a hub, without a login, and return its answer; ``Answer()`` if none came in time, or if its
+    certificate is not valid."""
     with contextlib.suppress(asyncio.TimeoutError, OSError, asyncio.IncompleteReadError):
-        return await asyncio.wait_for(_elect(hub, candidate, own_version, announce), timeout)
+        return await asyncio.wait_for(_elect(hub, candidate, own_version, announce, tls), timeout)
     return Answer()
 
 
-async def _elect(hub: tuple[str, int], candidate: Address, own_version: int, announce: bool) -> Answer:
+async def _elect(
+    hub: tuple[str, int], candidate: Address, own_version: int, announce: bool, tls: ssl.SSLContext | None
+) -> Answer:
     try:
-        reader, writer = await asyncio.open_connection(*hub, limit=_LONGEST)
+        reader, writer = await asyncio.open_connection(*hub, limit=_LONGEST, ssl=tls)
     except ConnectionRefusedError:
         return Answer(listens=False)
     try:

@@ -78,6 +78,7 @@ class Member(Leadership):
             own,
             cluster.lease,
             standby=self._standby,
+            tls=cluster.context(),
             changed=lambda: _soon(loop, self._changed.set),
             asked=lambda: _soon(loop, self._asked),
         )

@@ -13,6 +13,7 @@ import asyncio
 import contextlib
 import logging
 import secrets
+import ssl
 import threading
 import time
 from collections.abc import Callable, Coroutine
@@ -80,6 +81,7 @@ class PostgresLease:
     - ``url``: the database, with a row ``leader``.
     - ``advertise``: the address that clients and other hubs reach this hub at, ``HOST:PORT``; ``own`` the same as IP.
     - ``length``: seconds that the lease lasts without a renewal.
+    - ``tls``: how to connect to other hubs, None without TLS.
     - ``standby``: True to lead only where PostgreSQL waits for a synchronous standby.
     - ``changed``: called in the thread after each change of ``epoch``, ``row`` or ``problem``.
     - ``asked``: called in the thread when the operator requests a handover (``ask_for_handover``).
@@ -95,6 +97,7 @@ class PostgresLease:
         length: float,
         *,
         standby: bool,
+        tls: ssl.SSLContext | None = None,
         changed: Callable[[], None] = lambda: None,
         asked: Callable[[], None] = lambda: None,
     ):
@@ -102,6 +105,7 @@ class PostgresLease:
         self.advertise = advertise
         self._own = own
         self._standby = standby
+        self._tls = tls
         self._changed = changed
         self._asked = asked
         self._lease = Lease(f"{advertise} {own[0]} {secrets.token_hex(8)}", length)
@@ -278,7 +282,7 @@ class PostgresLease:
         except ValueError:
             return False
         own = self._own, election.version(row.epoch, self.seq())
-        answer = await election.elect(hub, *own, timeout=_ELECT_S)
+        answer = await election.elect(hub, *own, timeout=_ELECT_S, tls=self._tls)
         return not answer.listens or answer.agrees
 
     async def _take(self, row: Row) -> None:
@@ -315,7 +319,7 @@ class PostgresLease:
         if address and address != self.advertise:
             with contextlib.suppress(ValueError):
                 hub, own = split_address(address), election.version(self._lease.epoch, self.seq())
-                told = election.elect(hub, self._own, own, announce=True, timeout=_ELECT_S)
+                told = election.elect(hub, self._own, own, announce=True, timeout=_ELECT_S, tls=self._tls)
                 self._announcing = asyncio.ensure_future(told)
 
     # -- the database ----------------------------------------------------------------------------------------------

@@ -72,7 +72,9 @@ def _ask(cluster: ClusterConfig, epoch: int, leader: str) -> tuple[str, int | No
     """Return the role of this hub, and the last change that it has, if it says so."""
     hub = split_address(cluster.advertise)
     # No hub has this address.
-    asked = election.elect(hub, ("0.0.0.0", 0), election.version(epoch, 0), timeout=_PATIENCE)
+    asked = election.elect(
+        hub, ("0.0.0.0", 0), election.version(epoch, 0), timeout=_PATIENCE, tls=cluster.context()
+    )
     answer = asyncio.run(asked)
     if not answer.listens:
         return "stopped", None

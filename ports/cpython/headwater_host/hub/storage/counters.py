@@ -3,6 +3,7 @@
 import json
 from typing import Any
 
+from headwater_host.hub.errors import StorageError
 from headwater_host.hub.storage import restore
 from headwater_host.hub.storage.contract import Engine
 from headwater_host.hub.storage.records import encoded
@@ -16,6 +17,10 @@ class Counters:
     def __init__(self, engine: Engine, writer: Writer, clocks: Clocks | None):
         self._writer = writer
         self._found = found = dict[str, Any](restore.rows(engine, "counter"))
+        if found.get("copying"):
+            raise StorageError(
+                f"the hub's storage {engine.name} is an incomplete copy: delete it, and copy again"
+            )
         #: The last process number that was given.
         self.process: int = found.get("process", 0)
         #: The last change that is not kept for followers any more.
