@@ -17,7 +17,7 @@ from pathlib import Path
 from headwater.fmq import spec
 from headwater_host.client.fmq import Client
 from headwater_host.hub import frames
-from headwater_host.hub.site import REPLICATION
+from headwater_host.hub.replication.administration import REPLICATION
 from tests.host.command import HEADWATER, environment
 from tests.host.hub_client import new_id
 from tests.host.hub_sites import free_ports

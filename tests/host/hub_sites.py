@@ -10,7 +10,8 @@ from typing import Any
 
 from headwater_host.client.fmq import Client
 from headwater_host.hub.config import HubConfig, ReplicationConfig
-from headwater_host.hub.site import REPLICATION, Site
+from headwater_host.hub.replication.administration import REPLICATION
+from headwater_host.hub.site import Site
 from headwater_host.hub.storage import Limits
 from tests.waiting import until
 

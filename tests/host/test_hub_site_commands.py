@@ -124,7 +124,7 @@ def test_a_killed_leader_is_replaced_and_returns_as_a_slave(tmp_path: Path) -> N
         (('leader = "a"', 'leader = "a"\nsync = 3'), "'sync' is 3, but the leader of 3 hubs has 2 slaves"),
         (('127.0.0.1:1"', '127.0.0.1"'), "is not HOST:PORT"),
         (('name = "c"', 'name = "b"'), "there is a hub 'b' already"),
-        (('path = "a.db"', 'path = "postgresql://x/y"'), "[replication] needs storage in a file"),
+        (('path = "a.db"', 'path = "postgresql://x/y"'), "with storage in PostgreSQL needs [cluster]"),
     ],
 )
 def test_mistakes_in_the_configuration(tmp_path: Path, change: tuple[str, str], text: str) -> None:

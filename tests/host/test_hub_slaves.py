@@ -10,11 +10,12 @@ import pytest
 from headwater_host.hub.errors import StorageError
 from headwater_host.hub.replication import slaves as slaves_module
 from headwater_host.hub.replication import wire
-from headwater_host.hub.replication.leading import begin_epoch
-from headwater_host.hub.replication.lineage import Lineage, new_ident
+from headwater_host.hub.replication.leading import begin
+from headwater_host.hub.replication.lineage import KEPT, Lineage, new_ident
 from headwater_host.hub.replication.quorum import Quorum
 from headwater_host.hub.replication.slaves import Slaves
 from headwater_host.hub.storage import Change, Limits, Message, Store
+from headwater_host.hub.storage.backup import backup, install
 from tests.host.hub_changes import Changes
 from tests.host.hub_slave import Pipe, SlaveHub, leader_of
 from tests.host.hub_storage import put, store_at, synced
@@ -120,12 +121,13 @@ async def test_slaves_that_do_not_continue_this_history_are_refused(tmp_path: Pa
     async with store_at(tmp_path / "leader.db") as store:
         first = leader_of(store, tmp_path / "leader.db", "b").lineage
         store.register("t")
-        second = begin_epoch(store, first, 2, new_ident())
+        second = begin(store, first, 2, new_ident())
         store.register("u")
         await synced(store)
         fork = second[1].after
         deposed: list[int] = []
         slaves = leader_of(store, tmp_path / "leader.db", "b", deposed=deposed.append)
+        await synced(store)
         other = Lineage().followed_by(1, "other", 0)
         newer = second.followed_by(3, "newer", store.seq)
         elsewhere = first.followed_by(2, "elsewhere", fork - 1)
@@ -141,13 +143,19 @@ async def test_slaves_that_do_not_continue_this_history_are_refused(tmp_path: Pa
                 {"lineage": elsewhere.text(), "seq": fork + 3},
                 f"changes {fork} to {fork + 3}, which this leader",
             ),
-            ({"lineage": second.text(), "seq": store.seq + 1}, "promote the slave"),
+            ({"lineage": second.text(), "seq": store.seq + 1}, "which this leader does not have"),
+            ({"lineage": slaves.lineage.text(), "seq": store.seq + 1}, "promote the slave"),
             ({"lineage": newer.text(), "seq": store.seq + 1}, "epoch 3 has begun"),
-            ({"lineage": second.text(), "seq": store.seq, "fence": 4}, "epoch 4 has begun"),
+            ({"lineage": slaves.lineage.text(), "seq": store.seq, "fence": 4}, "epoch 4 has begun"),
         ):
             assert text in Line(slaves, **follow).refused
         assert deposed == [3, 4]
-        for seq, history in ((0, ""), (1, first.text()), (fork, first.text()), (store.seq, second.text())):
+        for seq, history in (
+            (0, ""),
+            (1, first.text()),
+            (fork, first.text()),
+            (store.seq, slaves.lineage.text()),
+        ):
             line = Line(slaves, lineage=history, seq=seq)
             assert not line.refused
             assert line.got[0]["lead"]["epoch"] == 2  # type: ignore[index]
@@ -180,6 +188,48 @@ async def test_a_slave_is_counted_once_in_its_epoch_and_for_what_it_was_sent(tmp
         right.say(synced=store.seq, epoch=1)
         assert store.committed == store.durable
         await slaves.close()
+
+
+async def test_a_slave_notices_that_its_leader_was_taken_back(tmp_path: Path) -> None:
+    """The leader's storage is restored from a backup, and has written other changes since."""
+    path, copy = tmp_path / "leader.db", tmp_path / "copy.db"
+    async with store_at(path) as store:
+        slaves = leader_of(store, path, "b")
+        store.register("t")
+        await synced(store)
+        backup(str(path), str(copy))
+        put(store, "t", 1, b"lost")
+        await synced(store)
+        slave = SlaveHub(tmp_path / "slave.db")
+        pipe = Pipe(slaves, slave.follower)
+        await until(lambda: slave.store.durable == store.seq)
+        pipe.cut()
+        await slaves.close()
+    install(str(copy), str(path))
+    async with store_at(path) as store:
+        slaves = leader_of(store, path, "b")
+        for n in range(20):
+            put(store, "t", n, b"other")
+        await synced(store)
+        assert store.seq > slave.store.seq
+        pipe = Pipe(slaves, slave.follower)
+        await until(lambda: pipe.refused)
+        assert "which this leader does not have" in pipe.refused
+        await slave.store.close()
+        await slaves.close()
+
+
+def test_old_starts_are_forgotten_and_their_slaves_refused() -> None:
+    history = old = Lineage().followed_by(1, "first", 0)
+    for n in range(1, 3 * KEPT):
+        history = history.followed_by(1, str(n), 10 * n)
+    assert len(history) == KEPT
+    assert old.fork(Lineage(), 0) == 0
+    assert history.fork(old, 5) is None
+    assert history.fork(Lineage(history[:7]), 10**6) == history[7].after
+    # A slave that diverged after a start is noticed, whatever was forgotten.
+    diverged = Lineage(history[:7]).followed_by(1, "other", history[6].after + 3)
+    assert history.fork(diverged, 10**6) == history[6].after + 3
 
 
 def test_a_quorum_commits_in_order_what_enough_slaves_have() -> None:

@@ -113,7 +113,7 @@ def run(args: argparse.Namespace) -> int:
 
 def _cluster(args: argparse.Namespace) -> int:
     config = hub_config.load(args.config)
-    if config.replication is not None and args.hub_command == "status":
+    if config.cluster is None and config.replication is not None and args.hub_command == "status":
         return hub_replication.status(config.replication, as_json=args.json)
     if config.cluster is None:
         raise CommandError(f"{args.config} has no table [cluster]: this hub runs alone", USAGE)

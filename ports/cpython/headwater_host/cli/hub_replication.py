@@ -136,8 +136,8 @@ async def _ask(replication: ReplicationConfig, name: str, **asked: Any) -> dict[
     """Call the procedure for operators of a hub. Raises ClientError."""
     from headwater_host.client.fmq import Client
     from headwater_host.client.route import Tls
+    from headwater_host.hub.replication.administration import REPLICATION
     from headwater_host.hub.replication.line import SLAVE
-    from headwater_host.hub.site import REPLICATION
 
     host, _, port = replication.hubs[name].rpartition(":")
     client = Client(
@@ -217,7 +217,12 @@ def _rejoin(args: argparse.Namespace) -> int:
     config, replication = _replication(args.config)
     if args.leader not in replication.slaves:
         raise CommandError(f"{args.leader!r} is not the name of another hub", USAGE)
-    return asyncio.run(_rejoined(Path(config.storage), replication, args.leader))
+    if isinstance(config.storage, str):
+        raise CommandError(
+            "a hub with storage in PostgreSQL is no slave: copy the leader's storage into an empty database",
+            USAGE,
+        )
+    return asyncio.run(_rejoined(config.storage, replication, args.leader))
 
 
 async def _rejoined(path: Path, replication: ReplicationConfig, leader: str) -> int:

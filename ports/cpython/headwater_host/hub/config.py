@@ -197,16 +197,25 @@ def with_options(config: HubConfig, storage: Path | str | None, cluster: dict[st
                 f"--{next(iter(cluster))} needs --advertise, or [cluster] in the configuration file"
             )
         config = replace(config, cluster=ClusterConfig(**known | cluster))
-    is_url = isinstance(config.storage, str)
-    if config.cluster is not None and config.replication is not None:
-        raise ConfigError("a hub of [replication] is in no cluster: remove --advertise")
-    if config.cluster is not None and not is_url:
+    if config.cluster is not None and not isinstance(config.storage, str):
         raise ConfigError(
             f"a cluster needs storage in PostgreSQL, not in the file {config.storage}: --storage postgresql://..."
         )
-    if config.replication is not None and is_url:
-        raise ConfigError("a hub of [replication] needs storage in a file: --storage FILE")
+    why = _unfit(config.replication, config.storage, config.cluster is not None)
+    if why:
+        raise ConfigError(why)
     return config
+
+
+def _unfit(replication: ReplicationConfig | None, storage: object, in_cluster: bool) -> str:
+    """Return why [replication] does not fit to the storage, or ""."""
+    if replication is None or not isinstance(storage, str):
+        return ""
+    if not in_cluster:
+        return "[replication] with storage in PostgreSQL needs [cluster]"
+    if replication.need:
+        return "the slaves of a cluster confirm nothing: set 'sync' in [replication] to 0"
+    return ""
 
 
 # ---- values -------------------------------------------------------------------------------------------------
@@ -444,8 +453,6 @@ def _replication(
         if hubs and "replication" not in file.values:
             file.mistake("[[hub]] needs a table [replication]", "hub", 0, "name")
         return None
-    if str(storage).startswith(POSTGRES) or "cluster" in file.values:
-        file.mistake("[replication] needs storage in a file, and no [cluster]", "replication", 0, "name")
     for key in ("name", "leader"):
         if values[key] not in known:
             file.mistake(f"there is no [[hub]] with the name {values[key]!r}", "replication", 0, key)
@@ -453,6 +460,9 @@ def _replication(
     if found.need > len(found.slaves):
         text = f"'sync' is {found.need}, but the leader of {len(known)} hubs has {len(found.slaves)} slaves"
         file.mistake(text, "replication", 0, "sync")
+    why = _unfit(found, storage, "cluster" in file.values)
+    if why:
+        file.mistake(why, "replication", 0, "name")
     return found
 
 

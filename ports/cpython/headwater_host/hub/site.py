@@ -3,7 +3,6 @@
 import asyncio
 import contextlib
 import itertools
-import json
 import logging
 import tempfile
 from collections.abc import Callable
@@ -11,28 +10,25 @@ from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from headwater.mqtt import spec5
 from headwater_host.fmq.address import Address
-from headwater_host.hub import frames
 from headwater_host.hub.broker import Broker
 from headwater_host.hub.config import HubConfig, ReplicationConfig
-from headwater_host.hub.connection import Connection
-from headwater_host.hub.errors import RefusedError, StorageError
+from headwater_host.hub.errors import StorageError
 from headwater_host.hub.leadership import Leadership
 from headwater_host.hub.observer import Observer
 from headwater_host.hub.replication import wire
+from headwater_host.hub.replication.administration import REPLICATION, Administration
 from headwater_host.hub.replication.follower import Follower, fenced, lineage
-from headwater_host.hub.replication.leading import begin_epoch, lead
+from headwater_host.hub.replication.leading import lead
 from headwater_host.hub.replication.line import RETRY, Line, connect
-from headwater_host.hub.replication.lineage import Lineage, Start
+from headwater_host.hub.replication.lineage import Lineage
 from headwater_host.hub.replication.slaves import Slaves
+from headwater_host.hub.rpc import Procedure
 from headwater_host.hub.storage import Store
 from headwater_host.hub.storage.backup import backup, install
 from headwater_host.hub.storage.store import open_engine
 from headwater_host.hub.wills import SlaveIds
 
-#: The hub's own remote procedure for its operator's commands.
-REPLICATION = "$hub/replication"
 #: The counter ``leads`` of a leader that was deposed; other values are the name of the hub that leads.
 NONE = "?"
 #: Seconds between a command and the change of role that it asks for.
@@ -101,7 +97,6 @@ class Site:
         #: The later epoch that ended this hub's leadership, 0 without one.
         self.deposed = 0
         self._commands: dict[str, Callable[..., None]] = {
-            "status": lambda: None,
             "fence": self._fence,
             "promote": self._promote,
             "follow": self._point,
@@ -133,6 +128,11 @@ class Site:
         """True if this hub leads."""
         return self._slaves is not None
 
+    @property
+    def is_following(self) -> bool:
+        """True if this hub is a slave, and connected to its leader."""
+        return self._follower is not None and self._follower.epoch > 0
+
     def start(self) -> None:
         """Open the storage and take the role that it says. Raises StorageError."""
         store = self._open()
@@ -159,9 +159,10 @@ class Site:
         """Return what is wrong with the hub, or ""."""
         if self.deposed:
             return f"epoch {self.deposed} has begun: run `headwater hub rejoin`"
-        if self._follower is not None and not self._follower.epoch:
+        if self._follower is not None and not self.is_following:
             return f"not connected to the leader: {self.why}"
-        return self.broker.durable.failure()
+        failure = self.broker.durable.failure()
+        return failure or (self._slaves.problem() if self._slaves is not None else "")
 
     # -- roles -------------------------------------------------------------------------------------------------------
 
@@ -176,20 +177,20 @@ class Site:
         store.tell(self._tell)
         return store
 
-    def _lead(self, store: Store, start: Start | None = None) -> None:
-        """Lead; ``start``: in a new epoch."""
+    def _lead(self, store: Store, promised: tuple[int, str] | None = None) -> None:
+        """Lead; ``promised``: the epoch and the id of a promotion."""
         replication = self._replication
         store.lead()
-        if start is not None:
-            begin_epoch(store, lineage(store), start.epoch, start.ident)
+        if promised is not None:
             store.count_locally("leads", replication.name)
         self.deposed = 0
         self._slaves = slaves = lead(
-            store, replication.slaves, replication.need, self._copy, self._on_deposed
+            store, replication.slaves, replication.need, self._copy, self._on_deposed, promised
         )
         self._broker = Broker(
-            store, self._config, self._observer, slaves=slaves, procedures={REPLICATION: self._on_call}
+            store, self._config, self._observer, slaves=slaves, procedures=self._procedures(store)
         )
+        slaves.measure(self._broker.metrics)
         _logger.info("this hub leads epoch %d; %d slaves confirm", slaves.lineage.epoch, replication.need)
         for name in replication.slaves:
             self._begin(self._herald(name, slaves))
@@ -202,8 +203,9 @@ class Site:
         self._follower = Follower(store, self._replication.name, self._incoming, self._on_snapshot)
         self._leader = SlaveOf(at)
         self._broker = Broker(
-            store, self._config, leadership=self._leader, procedures={REPLICATION: self._on_call}
+            store, self._config, leadership=self._leader, procedures=self._procedures(store)
         )
+        self._follower.measure(self._broker.metrics)
         if name != NONE:
             self._begin(self._keep_following(name, self._follower))
 
@@ -266,23 +268,30 @@ class Site:
     async def _keep_following(self, leader: str, follower: Follower) -> None:
         """Connect to the leader, again and again. If it does not answer or does not lead, ask the other hubs."""
         hubs = self._replication.hubs
-        names = [leader, *(name for name in hubs if name not in (leader, self._replication.name))]
-        for name in itertools.cycle(names):
+        names = itertools.cycle(
+            [leader, *(name for name in hubs if name not in (leader, self._replication.name))]
+        )
+        name, redirected = next(names), False
+        while True:
             # Before the first connection, the end of an earlier one is noticed.
-            await asyncio.sleep(RETRY / 10 if name == leader else RETRY)
-            if name not in hubs:
-                continue
-            follower.on_led = partial(self._on_led, name)
-            try:
-                line = await connect(
-                    partial(self._connection, follower), hubs[name], self._replication.context()
-                )
-                why = f"{name}: {line.why}"
-            except OSError as error:
-                why = f"{name}: {error}"
-            if why != self.why:
-                _logger.warning("not connected to a leader: %s", why)
-            self.why = why
+            await asyncio.sleep(RETRY / 10 if redirected or name == leader else RETRY)
+            moved = ""
+            if name in hubs:
+                follower.on_led = partial(self._on_led, name)
+                try:
+                    line = await connect(
+                        partial(self._connection, follower), hubs[name], self._replication.context()
+                    )
+                    why, moved = f"{name}: {line.why}", line.moved
+                except OSError as error:
+                    why = f"{name}: {error}"
+                if why != self.why:
+                    _logger.warning("not connected to a leader: %s", why)
+                self.why = why
+            # Only hubs of the list get the password. Two that name each other are not asked all the time.
+            known = next((other for other, at in hubs.items() if at == moved), None)
+            redirected = known is not None and not redirected
+            name = known if known is not None and redirected else next(names)
 
     def _on_led(self, name: str) -> None:
         """Note which hub leads."""
@@ -330,21 +339,9 @@ class Site:
 
     # -- an operator's commands --------------------------------------------------------------------------------------
 
-    def _on_call(self, connection: Connection, ident: bytes, arguments: bytes) -> None:
-        """Answer a call of ``REPLICATION``: a JSON object in and out. Raises RefusedError."""
-        connection.check_any("SLAVEOF")
-        try:
-            asked = json.loads(arguments or b"{}")
-            self._commands[asked.pop("command", "status")](**asked)
-        except (TypeError, ValueError, KeyError, AttributeError) as error:
-            raise RefusedError(spec5.PAYLOAD_FORMAT_INVALID, f"not a command: {error!r}") from error
-        except StorageError as error:
-            raise RefusedError(spec5.IMPLEMENTATION_SPECIFIC_ERROR, str(error)) from error
-        self.store.written(partial(self._respond, connection, ident))
-
-    def _respond(self, connection: Connection, ident: bytes) -> None:
-        body = frames.message(None, (), json.dumps(self.status()).encode())
-        connection.send(frames.response(SlaveIds().make(), ident, body))
+    def _procedures(self, store: Store) -> dict[str, Procedure]:
+        found = Administration(self.status, store.written, SlaveIds().make, self._commands)
+        return {REPLICATION: found.on_call}
 
     def status(self) -> dict[str, Any]:
         """Return the role and the position of this hub."""
@@ -361,12 +358,12 @@ class Site:
             "sync": self._replication.need,
         }
         if slaves is not None:
-            known["slaves"] = dict(slaves.quorum.synced)
-            known["connected"] = sorted(slaves.slaves)
+            known |= slaves.status()
         if follower is not None:
             known["leader"] = self._leader.address
-            known["lag"] = max(follower.leader_seq - store.durable, 0)
-            known["connected"] = follower.epoch > 0
+            known["lag"] = follower.lag
+            known["lag_seconds"] = round(follower.lag_seconds, 1)
+            known["connected"] = self.is_following
         return known
 
     def _fence(self, epoch: int, ident: str) -> None:
@@ -397,7 +394,7 @@ class Site:
         before = fenced(self.store)
         if self.is_leader or (before.epoch, before.ident) != (epoch, ident):
             raise StorageError(f"this hub has not promised epoch {epoch} to this promotion")
-        self._switch(partial(self._lead, start=Start(epoch, ident, 0)))
+        self._switch(partial(self._lead, promised=(epoch, ident)))
 
     def _point(self, leader: str) -> None:
         """Follow another leader."""

@@ -7,8 +7,11 @@ anything when it begins to lead. It takes a lease over only while that holds.
 import asyncio
 import contextlib
 import logging
+import tempfile
 from collections.abc import Callable
 from ipaddress import ip_address
+from pathlib import Path
+from typing import Any, BinaryIO
 
 from headwater.mqtt import spec5
 from headwater_host.fmq.address import Address
@@ -21,9 +24,14 @@ from headwater_host.hub.errors import BehindError, FencedError, RefusedError, St
 from headwater_host.hub.leadership import Leadership
 from headwater_host.hub.metrics import Metrics
 from headwater_host.hub.observer import Observer
+from headwater_host.hub.replication.administration import REPLICATION, Administration
+from headwater_host.hub.replication.leading import lead
+from headwater_host.hub.replication.slaves import Slaves
 from headwater_host.hub.storage import Store
 from headwater_host.hub.storage.contract import Engine
+from headwater_host.hub.storage.copy import copy_to_file
 from headwater_host.hub.storage.store import open_engine
+from headwater_host.hub.wills import SlaveIds
 
 #: Seconds between looks at the lease and at the leader's changes.
 LOOK = 0.05
@@ -70,6 +78,10 @@ class Member(Leadership):
         self._problem = ""
         #: Times that this hub began to lead.
         self.takeovers = 0
+        #: The slaves of a leader, if it takes any.
+        self._slaves: Slaves | None = None
+        #: The epoch that a promotion of a slave has begun; 0 without one.
+        self._deposed = 0
         self._changed = asyncio.Event()
         loop = asyncio.get_running_loop()
         self.lease = PostgresLease(
@@ -123,6 +135,11 @@ class Member(Leadership):
 
     def health(self) -> str:
         """Return what is wrong, or ""."""
+        if self._deposed:
+            return (
+                f"a slave was promoted to epoch {self._deposed}: this database is out of date. Copy the new leader's "
+                "storage into an empty one"
+            )
         if self.broker is not None:
             return self.broker.durable.failure()
         return self._problem or self.lease.problem
@@ -167,7 +184,7 @@ class Member(Leadership):
         if self._handing is not None:
             return
         if self.broker is not None:
-            if self._fenced or not self.leads():
+            if self._fenced or self._deposed or not self.leads():
                 await self._step_down()
         elif self.store is None:
             await self._load()
@@ -189,10 +206,11 @@ class Member(Leadership):
 
         self._engine, self.store = _, store = await asyncio.to_thread(load)
         self._problem = ""
+        self._deposed = int(store.counter("deposed") or 0)
         self._mirror(store, 1)
         # The tables exist now.
         self.lease.start()
-        self.lease.stand(True)
+        self.lease.stand(not self._deposed)
 
     def _mirror(self, store: Store, rounds: int) -> bool:
         """Apply what the leader has written since; return whether that is all."""
@@ -226,7 +244,7 @@ class Member(Leadership):
         # The broker asks whether this hub leads.
         self._epoch = epoch
         try:
-            broker = Broker(store, self._config, self._observer, self)
+            broker = self._serve(store)
         except BaseException:
             self._epoch = 0
             raise
@@ -235,6 +253,54 @@ class Member(Leadership):
         self.takeovers += 1
         _logger.info("leading in epoch %d, from change %d on", epoch, store.seq)
         self.follower.move(broker)
+
+    def _serve(self, store: Store) -> Broker:
+        """Return the broker of a leader, with its slaves."""
+        replication = self._config.replication
+        if replication is None:
+            return Broker(store, self._config, self._observer, self)
+        self._slaves = slaves = lead(store, (), 0, self._snapshot, self._on_deposed)
+
+        def status() -> dict[str, Any]:
+            return {
+                "name": replication.name,
+                "role": "leader",
+                "epoch": slaves.lineage.epoch,
+                "lineage": slaves.lineage.text(),
+                "fence": 0,
+                "seq": store.durable,
+                "committed": store.committed,
+                "sync": 0,
+                **slaves.status(),
+            }
+
+        administration = Administration(status, store.written, SlaveIds().make)
+        procedures = {REPLICATION: administration.on_call}
+        broker = Broker(store, self._config, self._observer, self, slaves, procedures)
+        slaves.measure(broker.metrics)
+        return broker
+
+    def _snapshot(self) -> BinaryIO:
+        """Return a copy of the database as an open SQLite file, for a slave."""
+        with (
+            tempfile.TemporaryDirectory() as folder,
+            contextlib.closing(open_engine(self._config.storage)) as source,
+        ):
+            path = Path(folder) / "snapshot.db"
+            copy_to_file(source, str(path))
+            return path.open("rb")
+
+    def _on_deposed(self, epoch: int) -> None:
+        """A slave was promoted: no hub of this database leads any more."""
+
+        def stored() -> None:
+            self._deposed = epoch
+            self._changed.set()
+
+        if not self._deposed and self.store is not None:
+            _logger.error("a slave was promoted to epoch %d: the hubs of this database step down", epoch)
+            self.store.count_locally("deposed", epoch)
+            self.store.after(stored)
 
     def _on_storage(self, error: Exception | None) -> None:
         self._tell(error)
@@ -248,6 +314,9 @@ class Member(Leadership):
         assert broker is not None
         _logger.warning("this hub leads no longer; epoch %d is over", epoch)
         self.broker, self._epoch = None, 0
+        slaves, self._slaves = self._slaves, None
+        if slaves is not None:
+            await slaves.close()
         self.lease.stand(False)
         self.lease.release(epoch)
         broker.stop(*leadership.refusal(self.leader or ""))

@@ -2,12 +2,14 @@
 
 import logging
 import os
+import time
 from collections import deque
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, BinaryIO
 
 from headwater_host.hub.errors import StorageError
+from headwater_host.hub.metrics import Metrics
 from headwater_host.hub.replication import wire
 from headwater_host.hub.replication.lineage import Lineage
 from headwater_host.hub.storage import Change, Store
@@ -40,9 +42,38 @@ class Follower:
         #: The last change that the leader has committed, and what waits to be shown until it has.
         self._committed = 0
         self._waiting: deque[tuple[int, Callable[[], None]]] = deque()
+        #: When this slave had everything that the leader had.
+        self._current = time.monotonic()
         #: Called when a leader is accepted.
         self.on_led: Callable[[], None] = lambda: None
         store.confirm_with(self._durable)
+
+    @property
+    def lag(self) -> int:
+        """Changes that the leader has and this slave does not, as far as it knows."""
+        return max(self.leader_seq - self._store.durable, 0)
+
+    @property
+    def lag_seconds(self) -> float:
+        """Seconds since this slave had everything that the leader had; it grows without a connection."""
+        self._note()
+        return time.monotonic() - self._current
+
+    def _note(self) -> None:
+        if self.epoch and not self.lag:
+            self._current = time.monotonic()
+
+    def measure(self, metrics: Metrics) -> None:
+        """Add the metrics of a slave."""
+        metrics.gauge("leader_connected", "1 while this slave follows a leader, otherwise 0.").call(
+            lambda: float(self.epoch > 0)
+        )
+        metrics.gauge("lag_changes", "Changes of the leader that this slave does not have on disk.").call(
+            lambda: self.lag
+        )
+        metrics.gauge("lag_seconds", "Seconds since this slave had everything.").call(
+            lambda: self.lag_seconds
+        )
 
     def begin(self, send: Callable[[bytes], None]) -> None:
         """Ask for the changes after the last one that this slave has. ``send`` sends a payload."""
@@ -60,6 +91,7 @@ class Follower:
 
     def lost(self) -> None:
         """The connection has ended."""
+        self._note()
         self._send = None
         self.epoch = 0
         self._reserving = False
@@ -70,6 +102,7 @@ class Follower:
 
     def received(self, data: bytes) -> None:
         """Handle a payload. Raises StorageError when it is malformed or does not fit; the connection is to end then."""
+        self._note()
         found = wire.unpack(data)
         self.reserve()
         if isinstance(found, wire.Changes):
@@ -98,8 +131,9 @@ class Follower:
     def _led(self, epoch: int, history: str, age: int, seq: int) -> None:
         """Accept a leader unless a promotion has fenced its epoch."""
         fence = fenced(self._store)
-        begun = Lineage.parse(history)
-        if epoch < fence.epoch or (epoch == fence.epoch and begun.ident != fence.ident):
+        begun, own = Lineage.parse(history), lineage(self._store)
+        promised = epoch > fence.epoch or own.epoch == fence.epoch or begun.began(epoch, fence.ident)
+        if epoch < fence.epoch or not promised:
             raise StorageError(f"the leader has epoch {epoch}; a promotion to epoch {fence.epoch} fences it")
         self.epoch, self.leader_seq = epoch, seq
         self._store.age.follow(age)
@@ -129,6 +163,7 @@ class Follower:
 
     def _durable(self, last: int, done: Callable[[], None]) -> None:
         """A transaction is on disk: acknowledge it; show it when the leader has committed it."""
+        self._note()
         self._waiting.append((last, done))
         self._acknowledge()
         self._commit(self._committed)

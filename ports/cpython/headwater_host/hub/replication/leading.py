@@ -1,4 +1,4 @@
-"""Begin to lead: the storage's history gets an epoch, and its transactions wait for slaves."""
+"""Begin to lead: the storage's history gets a start, and its transactions wait for slaves."""
 
 from collections.abc import Callable
 from typing import BinaryIO
@@ -16,21 +16,22 @@ def lead(
     need: int,
     backup: Callable[[], BinaryIO],
     deposed: Callable[[int], None] = lambda epoch: None,
+    promised: tuple[int, str] | None = None,
 ) -> Slaves:
     """Return the slaves of this leader; ``need`` of ``names`` confirm each transaction.
 
-    Nothing that the storage holds counts as committed until they have confirmed it in this epoch.
+    Nothing that the storage holds counts as committed until they have confirmed it since this start. ``promised``: the
+    epoch that a promotion begins, and its id.
     """
     history = lineage(store)
-    if not history:
-        history = begin_epoch(store, Lineage(), 1, new_ident())
+    history = begin(store, history, *(promised or (max(history.epoch, 1), new_ident())))
     slaves = Slaves(store, history, Quorum(names, need), backup, deposed)
     store.confirm_with(slaves.confirm)
     return slaves
 
 
-def begin_epoch(store: Store, history: Lineage, epoch: int, ident: str) -> Lineage:
-    """Write the start of an epoch into a storage, after its last change."""
+def begin(store: Store, history: Lineage, epoch: int, ident: str) -> Lineage:
+    """Write a start into a storage, after its last change."""
     history = history.followed_by(epoch, ident, store.seq)
     store.count("lineage", history.text())
     return history

@@ -13,6 +13,7 @@ from typing import Protocol
 from headwater.fmq import spec
 from headwater.fmq.frames import Frame, decode_fields, decode_header
 from headwater.fmq.ids import MORE
+from headwater.mqtt import spec5
 from headwater_host.fmq import address
 from headwater_host.fmq.kinds import DateTime
 from headwater_host.fmq.values import encode
@@ -76,6 +77,8 @@ class Line(asyncio.Protocol):
         #: Set when it has ended, and why.
         self.ended = asyncio.Event()
         self.why = ""
+        #: The address of the leader, if the other hub does not lead and names it.
+        self.moved = ""
 
     def _id(self, kind: int) -> bytes:
         return bytes((kind << 4,)) + self._thread + encode(DateTime(next(self._ids)))
@@ -137,6 +140,7 @@ class Line(asyncio.Protocol):
     def _answered(self, ident: bytes, f: Frame) -> None:
         code = max(f.code, 0)
         if code:
+            self.moved = requests.refusal_text(f) if code == spec5.SERVER_MOVED else ""
             self.close(f"refused with 0x{code:02X}: {requests.refusal_text(f)}")
         elif ident == self._asked and ident[0] >> 4 == spec.AUTH:
             self._asked = self._id(spec.SLAVEOF)

@@ -1,7 +1,9 @@
 """The history of a hub's state: which leaders have written it, and whether one state continues another.
 
-Each promotion begins an epoch with a random id, at the last change that the new leader had. The list of these is a
-change itself (counter ``lineage``), so slaves have it exactly as far as they have the rest.
+Each time a hub begins to lead, it adds a start: the epoch, a random id, and the last change that it has. A promotion
+begins an epoch; a restart, or a takeover in a cluster, continues one. The list of starts is a change itself (counter
+``lineage``), so slaves have it exactly as far as they have the rest. Two histories with a start in common are equal up
+to it, also if a leader's storage was restored from a backup afterwards.
 """
 
 import json
@@ -12,9 +14,12 @@ from typing import NamedTuple
 from headwater_host.hub.errors import StorageError
 from headwater_host.hub.storage.records import encoded
 
+#: Starts that are kept. A slave without any of them needs an empty storage.
+KEPT = 200
+
 
 class Start(NamedTuple):
-    """The start of an epoch: its number, its random id, and the last change before it."""
+    """A start: the number of its epoch, its random id, and the last change before it."""
 
     epoch: int
     ident: str
@@ -22,7 +27,7 @@ class Start(NamedTuple):
 
 
 class Lineage(tuple[Start, ...]):
-    """The starts of all epochs, oldest first. Empty: no hub has led this state yet."""
+    """The starts, oldest first. Empty: no hub has led this state yet."""
 
     @classmethod
     def parse(cls, text: str) -> "Lineage":
@@ -44,12 +49,16 @@ class Lineage(tuple[Start, ...]):
 
     @property
     def ident(self) -> str:
-        """The id of the last epoch."""
+        """The id of the last start."""
         return self[-1].ident if self else ""
 
     def followed_by(self, epoch: int, ident: str, after: int) -> "Lineage":
-        """Return this history with another epoch."""
-        return Lineage((*self, Start(epoch, ident, after)))
+        """Return this history with another start."""
+        return Lineage((*self[1 - KEPT :], Start(epoch, ident, after)))
+
+    def began(self, epoch: int, ident: str) -> bool:
+        """Return whether this history has the start with an id."""
+        return any((start.epoch, start.ident) == (epoch, ident) for start in self)
 
     def fork(self, slave: Sequence[Start], seq: int) -> int | None:
         """Return the last change that this leader's history shares with a slave's that ends at the change ``seq``.
@@ -59,16 +68,12 @@ class Lineage(tuple[Start, ...]):
         """
         if not slave:
             return 0 if seq == 0 else None
-        shared = 0
-        for ours, theirs in zip(self, slave, strict=False):
-            if ours != theirs:
-                break
-            shared += 1
+        shared = [start for start in slave if start in self]
         if not shared:
             return None
         # Each history may have gone on differently after the last shared start.
-        ends = [history[shared].after for history in (self, slave) if len(history) > shared]
-        return min([seq, *ends])
+        ends = (history[history.index(shared[-1]) + 1 :] for history in (self, slave))
+        return min([seq, *(rest[0].after for rest in ends if rest)])
 
 
 def new_ident() -> str:

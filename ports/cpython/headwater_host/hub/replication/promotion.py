@@ -51,8 +51,12 @@ def plan(found: Mapping[str, Mapping[str, Any]], hubs: int, sync: int, *, force:
 def most_advanced(fenced: Mapping[str, Mapping[str, Any]]) -> str:
     """Return the slave with the newest state, after all of them were fenced."""
 
-    def newness(name: str) -> tuple[int, int]:
-        one = fenced[name]
-        return Lineage.parse(str(one["lineage"])).epoch, int(one["seq"])
+    histories = {name: Lineage.parse(str(one["lineage"])) for name, one in fenced.items()}
+
+    def newness(name: str) -> tuple[int, int, int]:
+        own = histories[name]
+        # A history that continues the others has their last starts.
+        continued = sum(not other or other[-1] in own for other in histories.values())
+        return own.epoch, continued, int(fenced[name]["seq"])
 
     return max(sorted(fenced), key=newness)

@@ -5,9 +5,10 @@ import logging
 import os
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from typing import BinaryIO, Protocol
+from typing import Any, BinaryIO, Protocol
 
 from headwater_host.hub.errors import StorageError
+from headwater_host.hub.metrics import Metrics, Values
 from headwater_host.hub.replication import wire
 from headwater_host.hub.replication.lineage import Lineage
 from headwater_host.hub.replication.quorum import Quorum
@@ -84,9 +85,17 @@ class Slaves:
         self._tasks: set[asyncio.Task[None]] = set()
         #: Snapshots that were sent since the start.
         self.snapshots = 0
+        #: The last change that each slave has on disk, as far as this leader knows; when it had everything.
+        self._synced = dict.fromkeys(quorum.synced, 0)
+        self._current = dict.fromkeys(quorum.synced, self._loop.time())
+        self._durable = store.durable
 
     def confirm(self, last: int, done: Callable[[], None]) -> None:
         """Commit a transaction when enough slaves have it. The storage's writer calls this when it is durable."""
+        for name, synced in self._synced.items():
+            if synced >= self._durable:
+                self._current[name] = self._loop.time()
+        self._durable = last
         self.quorum.confirm(last, done)
         self.wake()
 
@@ -96,6 +105,51 @@ class Slaves:
             if not slave.scheduled:
                 slave.scheduled = True
                 self._loop.call_soon(self._send, slave)
+
+    # -- what others see ---------------------------------------------------------------------------------------------
+
+    def status(self) -> dict[str, Any]:
+        """Return the slaves, as ``headwater hub status`` prints them."""
+        return {"slaves": dict(self._synced), "connected": sorted(self.slaves)}
+
+    def problem(self) -> str:
+        """Return why nothing is committed, or ""."""
+        missing = self._missing()
+        if not missing:
+            return ""
+        return f"{missing} of the {self.quorum.need} slaves that confirm are not connected: nothing is acknowledged"
+
+    def _missing(self) -> int:
+        return max(self.quorum.need - sum(name in self.quorum.synced for name in self.slaves), 0)
+
+    def measure(self, metrics: Metrics) -> None:
+        """Add the metrics of replication."""
+        store = self._store
+
+        def by_name(value: Callable[[str], float]) -> Callable[[], Values]:
+            return lambda: [((name,), float(value(name))) for name in self._synced]
+
+        def behind(name: str) -> float:
+            return max(store.durable - self._synced[name], 0)
+
+        metrics.gauge("slave_connected", "1 while a slave is connected, otherwise 0.", "slave").call(
+            by_name(lambda name: name in self.slaves)
+        )
+        metrics.gauge("slave_position", "The last change that a slave has on disk.", "slave").call(
+            by_name(lambda name: self._synced[name])
+        )
+        metrics.gauge("slave_lag_changes", "Changes that a slave does not have on disk.", "slave").call(
+            by_name(behind)
+        )
+        metrics.gauge("slave_lag_seconds", "Seconds since a slave had everything.", "slave").call(
+            by_name(lambda name: self._loop.time() - self._current[name] if behind(name) else 0)
+        )
+        metrics.gauge("sync_missing", "Connected slaves missing until transactions are confirmed.").call(
+            lambda: self._missing()
+        )
+        metrics.gauge("unconfirmed_changes", "Changes that too few slaves have on disk.").call(
+            lambda: store.durable - store.committed
+        )
 
     # -- what slaves send --------------------------------------------------------------------------------------------
 
@@ -180,6 +234,8 @@ class Slaves:
     def _count(self, name: str, seq: int) -> None:
         """Count what a slave has, and tell all slaves when that commits something."""
         before = self._store.committed
+        self._synced[name] = seq
+        self._current.setdefault(name, self._loop.time())
         self.quorum.acknowledge(name, seq)
         if self._store.committed != before:
             self.wake()
@@ -233,6 +289,10 @@ class Slaves:
                 return
             self._begin_snapshot(slave)
             return
+        if turn > store.durable:
+            # A database shows transactions that its standby does not have yet.
+            turn = store.durable
+            found = [change for change in found if change.seq <= turn]
         if found:
             data = wire.pack(store.committed, turn, found)
             slave.committed = store.committed

@@ -14,8 +14,8 @@ from headwater_host.hub.storage.contract import Engine, Row, Transaction
 from headwater_host.hub.storage.records import TABLES, Message, Seen, encoded, message, stored_row, unpack_ids
 from headwater_host.hub.storage.sqlite import SqliteEngine
 
-#: Counters that a copy does not get: those of one hub of [replication], and of a copy.
-_OWN = frozenset({"fence", "leads", "copying"})
+#: Counters that a copy does not get: those of one hub, and of a copy.
+_OWN = frozenset({"fence", "leads", "deposed", "copying"})
 #: Rows, and bytes of messages, that are written at once.
 _AT_ONCE = 10_000
 _BYTES = 4 << 20

@@ -13,7 +13,7 @@ from headwater_host.hub.storage.contract import Engine, Row
 from headwater_host.hub.storage.records import TABLES, encoded, unpack_ids
 
 #: Counters that are no part of the hub's state.
-LOCAL = frozenset({"age", "renewed", "followed", "fence", "leads", "copying"})
+LOCAL = frozenset({"age", "renewed", "followed", "fence", "leads", "copying", "deposed"})
 #: Messages, and bytes of them, that are read at once.
 _AT_ONCE = 1000
 _BYTES = 1 << 20
