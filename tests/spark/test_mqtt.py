@@ -9,14 +9,18 @@ import vectors
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headwater import errors
+from headwater import errors, names5
 from headwater.mqtt import packets, spec
 from headwater.mqtt.packets import Packet
 from headwater.mqtt.properties import Packet5
 from headwater.reasons import REASONS, reason
 from headwater_host.mqtt_properties import decode as read_properties
 from headwater_host.mqtt_properties import encode
-from headwater_spark.mqtt import PROPERTIES, decode
+from headwater_spark import properties
+from headwater_spark.mqtt import decode
+from headwater_spark.properties import PROPERTIES
+from tests.fuzz.packets import damaged
+from tests.fuzz.packets import sensible as sensible_packets
 from tests.rows import each_row
 from tests.spark.logs import packet, publish, varint
 
@@ -66,7 +70,8 @@ def decode_all(frames: list[bytes], level: int = 4, before: bytes = b"") -> list
 def shown(properties: dict[str, Any]) -> dict[str, Any]:
     """Properties as the decoder's columns show them."""
     found: dict[str, Any] = {}
-    for name, (prop, _) in PROPERTIES.items():
+    for name, (ident, _) in PROPERTIES.items():
+        prop = names5.PROPERTIES[ident]
         if prop in properties:
             value = properties[prop]
             # A name that is there twice has its last value.
@@ -319,3 +324,61 @@ frames = st.lists(st.one_of(publishes, publishes, mangled, st.binary(max_size=12
 @given(some=frames)
 def test_any_frames_as_the_core_decodes_them(level: int, some: list[bytes]) -> None:
     assert decode_all(some, level) == [of_core(frame, level) for frame in some]
+
+
+sensible = sensible_packets(5)
+#: Many packets that differ in single bytes: property blocks of one layout, and what is nearly so.
+alike = st.builds(
+    lambda frame, changes: [frame] + [frame[: at % len(frame)] + bytes([byte]) + frame[at % len(frame) + 1 :]
+        for at, byte in changes],
+    sensible.filter(lambda frame: frame[0] >> 4 == PUBLISH),
+    st.lists(st.tuples(st.integers(0, 120), st.integers(0, 255)), max_size=20),
+)  # fmt: skip
+
+
+@settings(max_examples=300, deadline=None)
+@given(
+    some=st.lists(st.one_of(alike, alike, st.lists(sensible | damaged(sensible), max_size=5)), max_size=4),
+    known=st.booleans(),
+)
+def test_packets_of_5_0_with_every_property_as_the_core_decodes_them(
+    some: list[list[bytes]], known: bool
+) -> None:
+    if not known:
+        properties._KNOWN.clear()
+    frames = [frame for group in some for frame in group]
+    assert decode_all(frames, 5) == [of_core(frame, 5) for frame in frames]
+
+
+def blocks_of(n: int, **given: Any) -> list[bytes]:
+    """Blocks of properties; a function makes a block's value from its number."""
+    return [
+        encode({name: value(k) if callable(value) else value for name, value in given.items()}, 1 << PUBLISH)
+        for k in range(n)
+    ]
+
+
+@each_row(
+    "blocks",
+    [
+        blocks_of(60, content_type="a/b", user_property=[("site", "north"), ("unit", "K")]),
+        blocks_of(60, correlation_data=lambda k: k.to_bytes(8, "big"), message_expiry_interval=lambda k: k),
+        blocks_of(60, user_property=lambda k: [("trace", f"{k:04}"), ("é", "°" * (k % 3))]),
+        blocks_of(60, user_property=lambda k: [("a", str(k % 2)), ("ab"[k % 2], "2"), ("a", "3")]),
+        blocks_of(60, response_topic=lambda k: "x+#/"[k % 4] + "/a" if k % 4 not in (1, 2) else "ab"),
+        blocks_of(60, subscription_identifier=lambda k: [1 + k * k * k, 5], payload_format_indicator=1),
+        blocks_of(60, topic_alias=lambda k: 1 + k, content_type=lambda k: "t" * (k % 7)),
+        [block for k in range(30) for block in blocks_of(2, user_property=[("k", str(k))] * (k % 3 + 1))],
+        [b"\x04\x03\x00\x01" + bytes([k]) for k in range(1, 128)] + [b"\x04\x03\x00\x01\x00"],
+        [b"\x04\x08\x00\x01" + bytes([k]) for k in range(0x20, 0x30)],
+        [b"\x07\x26\x00\x01" + bytes([k]) + b"\x00\x01v" for k in range(0x60, 0x90)],
+        [varint(38 * 71) + (b"\x26\x00\x01k\x00\x20" + b"v" * 32) * 71] * 3,
+        [varint(1200) + b"\x09\x04\xad" + bytes(1197)] * 20,
+    ],
+)  # fmt: skip
+def test_blocks_of_one_layout_and_of_many(blocks: list[bytes]) -> None:
+    frames = [publish("a", "x", qos=k % 2, block=block) for k, block in enumerate(blocks)]
+    for some in (frames, frames[::-1], [*frames, packet(0x30, b"\x00\x01a" + blocks[0])]):
+        assert decode_all(some, 5) == [of_core(frame, 5) for frame in some]
+    # The last block ends with the data.
+    assert decode_all(frames[:1], 5) == [of_core(frames[0], 5)]

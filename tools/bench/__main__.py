@@ -25,6 +25,7 @@ MODULES = {
     "assembly": "tools.bench.assembly",
     "capture": "tools.bench.capture",
     "spark": "tools.bench.spark",
+    "spark-decoders": "tools.bench.spark_decoders",
     "spark-mq": "tools.bench.spark_mq",
     "wire": "tools.bench.wire",
 }

@@ -67,15 +67,17 @@ def octets(column: Any) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.uint8]]:
     return offsets, np.frombuffer(data or b"", np.uint8)
 
 
-def ranges(data: npt.NDArray[np.uint8], at: npt.NDArray[Any], end: npt.NDArray[Any]) -> Any:
-    """Return a binary column of byte ranges with increasing, disjoint offsets."""
+def ranges(
+    data: npt.NDArray[np.uint8], at: npt.NDArray[Any], end: npt.NDArray[Any], missing: Bools | None = None
+) -> Any:
+    """Return a binary column of byte ranges with increasing, disjoint offsets, null where `missing`."""
     pieces = np.zeros(2 * len(at) + 1, np.int32)
     pieces[0:-1:2] = at
     pieces[1::2] = end
     pieces[-1] = pieces[-2] if len(at) else 0
     buffers = [None, pa.py_buffer(pieces), pa.py_buffer(data)]
     whole = pa.Array.from_buffers(pa.binary(), 2 * len(at), buffers)
-    return whole.take(pa.array(np.arange(0, 2 * len(at), 2, dtype=np.int32)))
+    return whole.take(pa.array(np.arange(0, 2 * len(at), 2, dtype=np.int32), mask=missing))
 
 
 def number(texts: Iterable[str], known: dict[str, int]) -> npt.NDArray[np.int32]:

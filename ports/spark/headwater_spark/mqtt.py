@@ -15,11 +15,12 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from headwater import errors
-from headwater.mqtt import packets, properties, spec, spec5
+from headwater.mqtt import packets, spec
+from headwater.mqtt.properties import SIZES as SIZES_5
 from headwater.mqtt.spec import PUBLISH
-from headwater_host.mqtt_properties import unblock
-from headwater_host.topics import check_name
-from headwater_spark.arrow import Bools, octets, ranges
+from headwater_spark import properties
+from headwater_spark.arrow import Bools, octets
+from headwater_spark.properties import Found, spread
 
 Ints = npt.NDArray[np.int32]
 
@@ -27,7 +28,7 @@ Ints = npt.NDArray[np.int32]
 _HEADERS = {
     3: (spec.FLAGS_31, packets.SIZES),
     4: (packets.FLAGS, packets.SIZES),
-    5: (packets.FLAGS, properties.SIZES),
+    5: (packets.FLAGS, SIZES_5),
 }
 #: Supported protocol levels.
 LEVELS = tuple(_HEADERS)
@@ -38,16 +39,6 @@ _NO_TYPE, _VARIES = 254, 255
 _LOOK = np.zeros(256, np.bool_)
 _LOOK[[0, 0x23, 0x2B]] = True
 _LOOK[128:] = True
-
-
-#: Columns of MQTT 5.0's properties: the property, and the column's type.
-PROPERTIES = {
-    "content_type": ("content_type", pa.string()),
-    "message_expiry": ("message_expiry_interval", pa.int64()),
-    "response_topic": ("response_topic", pa.string()),
-    "correlation_data": ("correlation_data", pa.binary()),
-    "user_properties": ("user_property", pa.map_(pa.string(), pa.string())),
-}
 
 
 @dataclass(frozen=True)
@@ -149,18 +140,19 @@ def _check_names(names: Any) -> npt.NDArray[np.int8]:
 
 @dataclass
 class _Blocks:
-    """The property blocks (2.2.2) of n packets: start, end, first error or 0 with its offset, whether there is a topic
-    alias, and the index of the block in `values`, or -1. Offsets are those in the data.
+    """The property blocks (2.2.2) of n packets: where the block and its properties begin, the end, the first error or 0
+    with its offset, whether there is a topic alias, and the block's index in `found`, or -1. Offsets are those in the
+    data.
     """
 
     at: Ints
+    begin: Ints
     end: Ints
     error: npt.NDArray[np.int8]
     error_at: Ints
     alias: Bools
     index: Ints
-    #: The properties of each distinct block that is not empty.
-    values: list[dict[str, Any]]
+    found: Found | None = None
 
     @classmethod
     def find(cls, byte: Callable[[Ints], npt.NDArray[np.uint8]], at: Ints, end: Ints) -> _Blocks:
@@ -186,57 +178,38 @@ class _Blocks:
         error[rows] = errors.E_LENGTH
         return cls(
             at,
+            begin,
             np.where(error == 0, begin + length, end),
             error,
             at.copy(),
             np.zeros(n, np.bool_),
             np.full(n, -1, np.int32),
-            [],
         )
 
     def check(self, data: npt.NDArray[np.uint8], where: Bools) -> None:
-        """Check the blocks of the packets `where`. Blocks mostly repeat, so the core checks each distinct one once."""
-        rows = np.flatnonzero(where & (self.error == 0) & (self.end - self.at > 1))
-        if not len(rows):
+        """Decode the blocks of the packets `where`."""
+        there = where & (self.error == 0) & (self.end > self.begin)
+        every = bool(there.all())
+        rows = slice(None) if every else np.flatnonzero(there)
+        begin, end = self.begin[rows], self.end[rows]
+        if not len(begin):
             return
-        found = ranges(np.ascontiguousarray(data), self.at[rows], self.end[rows]).dictionary_encode()
-        distinct = found.dictionary.to_pylist()
-        code, at, alias = (np.array(column) for column in zip(*map(_check_block, distinct), strict=True))
-        index = found.indices.to_numpy()
-        self.index[rows] = index
-        self.values = [{} if wrong else unblock(block) for block, wrong in zip(distinct, code, strict=True)]
-        self.error[rows] = code[index]
-        self.error_at[rows] += at[index].astype(np.int32)
-        self.alias[rows] = alias[index]
+        found = self.found = properties.read(np.ascontiguousarray(data), begin, end)
+        self.index[rows] = np.arange(len(begin), dtype=np.int32)
+        if found.error.any():
+            self.error[rows] = found.error
+            self.error_at[rows] = np.where(found.error != 0, begin + found.error_at, self.at[rows])
+        self.alias[rows] = found.alias
 
     def columns(self, where: Bools) -> dict[str, Any]:
         """Return the columns of PROPERTIES that have values, null except in the packets `where`."""
-        there = {prop for value in self.values for prop in value}
-        wanted = {name: kind for name, kind in PROPERTIES.items() if kind[0] in there}
-        if not wanted:
+        if self.found is None:
             return {}
-        rows = pa.array(self.index, mask=~where | (self.index < 0))
-        return {name: _column(self.values, prop, type_, rows) for name, (prop, type_) in wanted.items()}
-
-
-def _column(values: list[dict[str, Any]], name: str, type_: Any, rows: Any) -> Any:
-    found = [value.get(name) for value in values]
-    if pa.types.is_map(type_):
-        # A map has each name once.
-        found = [None if pairs is None else list(dict(pairs).items()) for pairs in found]
-    column = pa.array(found, type_)
-    if not pa.types.is_string(type_):
-        return column.take(rows)
-    encoded = column.dictionary_encode()
-    return pa.DictionaryArray.from_arrays(encoded.indices.take(rows), encoded.dictionary)
-
-
-def _check_block(block: bytes) -> tuple[int, int, bool]:
-    """Check the properties of a PUBLISH with the core. Return 0 or an error, its offset, and if there is a topic
-    alias."""
-    p = properties.Packet5(block, check_name)
-    status = properties.check(p, 0, len(block), 1 << PUBLISH)
-    return min(status, 0), p.bad_at, properties.has(p, spec5.TOPIC_ALIAS)
+        missing = ~where | (self.index < 0)
+        if not missing.any():
+            return self.found.columns
+        rows = pa.array(self.index, mask=missing)
+        return {name: spread(column, rows) for name, column in self.found.columns.items()}
 
 
 def decode(data: npt.NDArray[np.uint8], starts: Ints, level: int = 4) -> Packets:
@@ -322,8 +295,9 @@ def decode(data: npt.NDArray[np.uint8], starts: Ints, level: int = 4) -> Packets
     wrong.note(good & (qos > 0) & (packet_id == 0), errors.E_PACKET_ID, topic_end - start)
     if blocks is not None:
         blocks.check(data, good & (wrong.code == 0))
-        for code in np.unique(blocks.error[good]).tolist():
-            wrong.note(good & (blocks.error == code) & (code != 0), code, blocks.error_at - start)
+        bad_block = good & (blocks.error != 0)
+        for code in np.unique(blocks.error[bad_block]).tolist() if bad_block.any() else ():
+            wrong.note(bad_block & (blocks.error == code), code, blocks.error_at - start)
         wrong.note(nameless & ~blocks.alias, errors.E_RX_TOPIC, topic_at - start)
         wrong.note(nameless, errors.E_ALIAS, topic_at - start)
 
