@@ -336,7 +336,7 @@ alike = st.builds(
 )  # fmt: skip
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=120, deadline=None)
 @given(
     some=st.lists(st.one_of(alike, alike, st.lists(sensible | damaged(sensible), max_size=5)), max_size=4),
     known=st.booleans(),

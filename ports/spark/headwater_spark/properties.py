@@ -342,7 +342,7 @@ def _layout(data: Octets, at: Ints, end: Ints) -> _Layout | None:
 
 
 class _Places:
-    """Where the values of one property are: their byte ranges, in the rows `there` (None: in all rows)."""
+    """Byte ranges of the values of one property, in the rows `there` (None: in all rows)."""
 
     def __init__(self, n: int):
         self.at = np.zeros(n, np.int32)
