@@ -203,6 +203,22 @@ def test_rows_are_counted_from_the_middle_of_a_segment(tmp_path: Path) -> None:
     assert ends == [4, 8, 9]
 
 
+def test_a_plan_does_not_end_before_it_starts(tmp_path: Path) -> None:
+    """A stream that restarts behind another run; also where a segment was replaced."""
+    log_of(tmp_path, *[10] * 4, segment_blocks=2)
+    early = advance(list_log(tmp_path), None, Limits(None, 10)).end
+    middle = advance(list_log(tmp_path), None, Limits(None, 20)).end
+    end = plan(tmp_path, 1 << 30, 1).end
+    assert early is not None
+    assert middle is not None
+    for start in (middle, end):
+        log = plan(tmp_path, 1 << 30, 1, start=start, upto=early)
+        assert (log.end, log.partitions, log.problems) == (start, [], [])
+    replaced = Position(_NAME, 50, 1)
+    for start, upto in ((replaced, middle), (middle, replaced)):
+        assert plan(tmp_path, 1 << 30, 1, start=start, upto=upto).end == middle
+
+
 def test_pieces_end_at_a_target(tmp_path: Path) -> None:
     log_of(tmp_path, 5, 5, 5, 5, segment_blocks=3)
     target = plan(tmp_path, 1 << 30, 1).end

@@ -9,8 +9,9 @@ import pytest
 from pyspark.errors import PySparkException
 
 from headwater_host.capture import CaptureReader
+from headwater_host.capture.log_id import log_id
 from headwater_host.mqtt_properties import encode
-from headwater_spark.tables import BADBLOCKS, DECODED, FRAMES
+from headwater_spark.tables import BADBLOCKS, DECODED, FRAMES, POSITIONS
 from tests.spark.fmq_bytes import NOW_NS, consumeresp, fmq_publish, message_id
 from tests.spark.fmq_bytes import frame as built
 from tests.spark.fmq_bytes import value as fmq_value
@@ -138,10 +139,16 @@ def test_a_directory_without_a_log(spark: "SparkSession", tmp_path: Path) -> Non
 
 def test_a_log_without_records(spark: "SparkSession", tmp_path: Path) -> None:
     write_log(tmp_path, [])
-    for view in (FRAMES, DECODED, BADBLOCKS):
+    for view in (FRAMES, DECODED, BADBLOCKS, POSITIONS):
         frames = load(spark, tmp_path, view=view.name)
         assert frames.columns == view.names
         assert frames.count() == 0
+
+
+def test_the_position_of_the_end(spark: "SparkSession", log: Path) -> None:
+    (row,) = load(spark, log, view="positions").collect()
+    last = list(CaptureReader(log).infos())[-1]
+    assert tuple(row) == (log_id(log), last.file, last.end, 30)
 
 
 def test_decoded(spark: "SparkSession", log: Path) -> None:

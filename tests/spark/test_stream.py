@@ -12,7 +12,7 @@ import pytest
 from pyspark.errors import StreamingQueryException
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxBytes, ReadMaxRows
 
-from headwater_spark.options import parse
+from headwater_spark.options import OptionError, parse
 from headwater_spark.source import LogStream
 from headwater_spark.tables import VIEWS
 from tests.spark.logs import Rec, damage, publish, write_log
@@ -231,6 +231,18 @@ def test_a_stream_begins_at_a_time(tmp_path: Path) -> None:
     assert list(late.batches()) == []
     grow(tmp_path, 1000)
     assert [number for rows in late.batches() for number in texts(rows)] == list(range(1000, 1090))
+
+
+def test_a_stream_begins_at_a_position(tmp_path: Path) -> None:
+    grow(tmp_path, *[10] * 4, segment_blocks=3)
+    positions = Query(tmp_path, view="positions", maxRowsPerTrigger=10)
+    rows = [row for batch in positions.batches() for row in batch]
+    assert [row["sequence"] for row in rows] == [1, 2, 3, 4]
+    query = Query(tmp_path, startingPosition=json.dumps(rows[1]))
+    assert [texts(batch) for batch in query.batches()] == [list(range(20, 40))]
+    for text in ("7", "[]", "{}", '{"log": ""}', "{"):
+        with pytest.raises(OptionError, match="is not a row of the view"):
+            Query(tmp_path, startingPosition=text)
 
 
 def test_a_query_of_spark_restarts_from_its_checkpoint(spark: "SparkSession", tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -9,7 +10,7 @@ from datetime import datetime, timedelta, timezone
 from typing import Any, NamedTuple
 
 from headwater_spark.plan import EVER, Span
-from headwater_spark.positions import Limits
+from headwater_spark.positions import Limits, Position
 from headwater_spark.sizes import (
     BATCH_ROWS,
     MAX_BATCH_ROWS,
@@ -67,6 +68,16 @@ def _truth(text: str) -> bool:
         raise ValueError("neither true nor false") from None
 
 
+def _offset(text: str) -> dict[str, Any]:
+    try:
+        found = json.loads(text)
+        log = found["log"]
+        position = Position.from_json(found)
+    except (ValueError, TypeError, LookupError, RecursionError):
+        raise ValueError('not a row of the view "positions" as JSON') from None
+    return {"log": log, **position._asdict()}
+
+
 def _moment(text: str) -> int:
     """Parse a time: ISO 8601, in UTC unless it has an offset, or whole nanoseconds since 1970."""
     text = text.strip()
@@ -105,6 +116,7 @@ OPTIONS = (
     Option("batchRows", _between(_count, 1, MAX_BATCH_ROWS), BATCH_ROWS, "maximum rows per Arrow batch"),
     Option("since", _moment, None, "only records received at or after this time"),
     Option("until", _moment, None, "only records received before this time"),
+    Option("startingPosition", _offset, None, 'streams: begin at this row of the view "positions", as JSON'),
     Option(
         "maxBytesPerTrigger",
         _between(parse_size, 1, 1 << 62),
@@ -136,6 +148,7 @@ class ReadOptions:
     span: Span = EVER
     limits: Limits = _LIMITS
     fail_on_data_loss: bool = True
+    start: dict[str, Any] | None = None
 
 
 def parse(given: Mapping[str, str]) -> ReadOptions:
@@ -164,4 +177,5 @@ def parse(given: Mapping[str, str]) -> ReadOptions:
         span,
         Limits(values["maxBytesPerTrigger"], values["maxRowsPerTrigger"]),
         values["failOnDataLoss"],
+        values["startingPosition"],
     )

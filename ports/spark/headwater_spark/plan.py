@@ -16,7 +16,7 @@ from headwater_host.capture.manifest import Segment, list_log
 from headwater_host.capture.problem import Problem
 from headwater_host.capture.reader import lost_end
 from headwater_host.capture.scan import BlockInfo, scanning
-from headwater_spark.positions import Position, advance, removed_before, rest
+from headwater_spark.positions import Position, advance, later, removed_before, rest
 
 #: A position as one number in the order of the log: the segment's number in the plan, then the offset.
 OFFSET_BITS = 40
@@ -125,7 +125,7 @@ def plan(
     """Split the log in `directory` into partitions of at most `partition_bytes`.
 
     The plan begins at `start`, by default at the first segment, and ends at `upto`, by default at the end of the log,
-    before a torn tail. `Plan.end` is the `start` of a plan that continues this one.
+    before a torn tail. `Plan.end` is the `start` of a plan that continues this one; it is never before `start`.
 
     Segments whose times in the manifest, and blocks whose times in
     their headers, are outside of `span` are skipped. Damaged blocks next to such blocks may be skipped with them.
@@ -135,7 +135,7 @@ def plan(
     """
     listing = list_log(directory)
     problems = _outside(listing.problems, start, upto)
-    end, torn = (upto, None) if upto is not None else advance(listing, start)[::2]
+    end, torn = (later(listing, start, upto), None) if upto is not None else advance(listing, start)[::2]
     removed = removed_before(listing, start, end)
     problems += [problem for problem in (torn, removed) if problem is not None]
     walks: list[_Walk] = []

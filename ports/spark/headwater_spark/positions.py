@@ -81,6 +81,17 @@ def rest(listing: Listing, start: Position | None) -> Iterator[tuple[Segment, in
             yield segment, start.offset if start is not None and segment.name == start.file else 0
 
 
+def later(listing: Listing, start: Position | None, upto: Position) -> Position:
+    """Return the later one of two positions."""
+    if start is None:
+        return upto
+    replaced = start.segment == upto.segment and start.file != upto.file
+    if replaced:
+        # One of the two segments was removed because nothing was left in it.
+        return start if any(segment.path.name == start.file for segment in listing.segments) else upto
+    return start if upto.precedes(start) else upto
+
+
 def removed_before(listing: Listing, start: Position | None, end: Position | None) -> Problem | None:
     """Return a problem if segments with blocks between `start` and `end` were removed."""
     if start is None or end is None:

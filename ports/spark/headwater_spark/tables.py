@@ -138,6 +138,16 @@ BADBLOCKS = table(
     reason  string  description of the damage
 """,
 )
+POSITIONS = table(
+    "positions",
+    "the end of the log, or of a stream's micro-batch",
+    """
+    log       string  id of the log
+    file      string  segment file
+    offset    long    offset in the segment file
+    sequence  long    sequence number of the next block
+""",
+)
 DECODED = table(
     "decoded",
     "recorded frames of MQTT and FMQ, decoded",
@@ -295,7 +305,7 @@ TABLES = (FRAMES, MESSAGES, LOGICAL_MESSAGES, TELEMETRY, QUARANTINE)
 #: Tables that follow from `messages`: `headwater_spark.health`.
 DERIVED = (DEVICE_HEALTH, RECONCILIATION)
 #: Views that the data source reads.
-VIEWS = {table.name: table for table in (FRAMES, DECODED, BADBLOCKS)}
+VIEWS = {table.name: table for table in (FRAMES, DECODED, BADBLOCKS, POSITIONS)}
 
 #: Rows of a row group.
 ROW_GROUP = 1 << 18
