@@ -3,11 +3,13 @@
 import asyncio
 import tempfile
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import BinaryIO
 
 from headwater.fmq import spec
 from headwater_host.hub import frames
+from headwater_host.hub.errors import StorageError
 from headwater_host.hub.replication.follower import Follower
 from headwater_host.hub.replication.leading import lead
 from headwater_host.hub.replication.slaves import Slaves
@@ -72,14 +74,19 @@ class Pipe:
         self.slaves = slaves
         self.follower = follower
         self.is_open = True
+        #: Why one side has ended it.
         self.refused = ""
-        self._down = Way(self._received, down, self.cut)
-        self._up = Way(lambda data: slaves.received(self, data), up, self.cut)
+        self._down = Way(partial(self._give, follower.received), down, self.cut)
+        self._up = Way(partial(self._give, partial(slaves.received, self)), up, self.cut)
         follower.begin(self._up.send)
 
-    def _received(self, data: bytes) -> None:
+    def _give(self, received: Callable[[bytes], None], data: bytes) -> None:
+        """Hand a payload over; a side that does not accept it ends the connection."""
         if self.is_open:
-            self.follower.received(data)
+            try:
+                received(data)
+            except StorageError as error:
+                self.refuse(str(error))
 
     def payload(self, data: bytes) -> None:
         self._down.send(data)
@@ -103,7 +110,7 @@ class SlaveHub:
         self.name = name
         self.limits = limits
         self.installed = 0
-        self._is_due = False
+        self.is_due = False
         self._open()
 
     def _open(self) -> None:
@@ -115,11 +122,11 @@ class SlaveHub:
         return self.path.with_name(self.path.name + "-incoming")
 
     def _complete(self) -> None:
-        self._is_due = True
+        self.is_due = True
 
     async def settle(self) -> bool:
         """Put a complete snapshot in place; return whether there was one."""
-        if not self._is_due:
+        if not self.is_due:
             return False
         await self.reopen(snapshot=True)
         return True
@@ -130,5 +137,5 @@ class SlaveHub:
         if snapshot:
             install(str(self.incoming), str(self.path), {"fence": fence})
             self.installed += 1
-            self._is_due = False
+            self.is_due = False
         self._open()

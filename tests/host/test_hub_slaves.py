@@ -19,7 +19,7 @@ from headwater_host.hub.storage.backup import backup, install
 from tests.host.hub_changes import Changes
 from tests.host.hub_slave import Pipe, SlaveHub, leader_of
 from tests.host.hub_storage import put, store_at, synced
-from tests.waiting import until
+from tests.waiting import PATIENCE_S, until
 
 #: Changes in ``./run test``; the long run is ``python -m tests.host.hub_slave_run``.
 CHANGES = 20_000
@@ -36,14 +36,28 @@ async def equal(store: Store, slave: SlaveHub) -> None:
     assert exported(slave.store) == exported(store)
 
 
-async def run(folder: Path, seed: int, changes: int) -> dict[str, float]:
-    """Make changes while a slave follows over connections that are cut; return what happened."""
+def check_whole(store: Store, slave: SlaveHub) -> None:
+    """What the slave has on disk ends where a transaction of the leader ends."""
+    seq = slave.store.durable
+    if seq > store.followed:
+        assert store._engine.turn_after(seq) == seq, f"half a transaction: the slave ends with change {seq}"
+
+
+async def run(
+    folder: Path, seed: int, changes: int, piece: int = 0, patience: float = PATIENCE_S
+) -> dict[str, float]:
+    """Make changes while a slave follows over connections that are cut; return what happened.
+
+    ``piece``: the number of changes in a payload, so that transactions are cut.
+    """
     chance = random.Random(seed)
     path = folder / "leader.db"
     # Few changes are kept, so that a long absence needs a snapshot.
     limits = Limits(changes=500, ids=5_000, topic_messages=2_000, tries=3, full="drop")
     leader = Store.open(path, limits)
     slaves = leader_of(leader, path, "b")
+    if piece:
+        slaves._limit = lambda: piece  # type: ignore[method-assign]
     slave = SlaveHub(folder / "slave.db", limits=limits)
     maker = Changes(leader, chance, payload=200)
     cuts, began = 0, time.monotonic()
@@ -60,6 +74,8 @@ async def run(folder: Path, seed: int, changes: int) -> dict[str, float]:
             await synced(leader)
             await asyncio.sleep(0)
         if pipe is not None:
+            assert not pipe.refused, pipe.refused
+            check_whole(leader, slave)
             pipe.cut()
             cuts += 1
             while any(one.copying for one in slaves.slaves.values()):
@@ -67,10 +83,13 @@ async def run(folder: Path, seed: int, changes: int) -> dict[str, float]:
         await slave.settle()
         if chance.random() < 0.05:
             await slave.reopen()
+    deadline = time.monotonic() + patience
     while slave.store.durable < leader.seq:
         pipe = Pipe(slaves, slave.follower)
-        while pipe.is_open and slave.store.durable < leader.seq:
+        while pipe.is_open and not slave.is_due and slave.store.durable < leader.seq:
+            assert time.monotonic() < deadline, f"the slave stays at {slave.store.durable} of {leader.seq}"
             await asyncio.sleep(0.001)
+        assert not pipe.refused, pipe.refused
         pipe.cut()
         await slave.settle()
     await equal(leader, slave)
