@@ -94,8 +94,8 @@ def run(
 
 def find(name: str, seed: int) -> str:
     """Return what the checker finds of a mutant, "" if nothing. Without a name: of hubs as they are."""
-    mutant = MUTANTS[name] if name else CONTROL
-    names = list(mutant.faults) * ROUNDS
+    mutant, rounds = (MUTANTS[name], ROUNDS) if name else (CONTROL, 1)
+    names = list(mutant.faults) * rounds
     try:
         found = run(
             OPERATIONS * len(names),

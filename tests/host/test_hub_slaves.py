@@ -43,21 +43,14 @@ def check_whole(store: Store, slave: SlaveHub) -> None:
         assert store._engine.turn_after(seq) == seq, f"half a transaction: the slave ends with change {seq}"
 
 
-async def run(
-    folder: Path, seed: int, changes: int, piece: int = 0, patience: float = PATIENCE_S
-) -> dict[str, float]:
-    """Make changes while a slave follows over connections that are cut; return what happened.
-
-    ``piece``: the number of changes in a payload, so that transactions are cut.
-    """
+async def run(folder: Path, seed: int, changes: int, patience: float = PATIENCE_S) -> dict[str, float]:
+    """Make changes while a slave follows over connections that are cut; return what happened."""
     chance = random.Random(seed)
     path = folder / "leader.db"
     # Few changes are kept, so that a long absence needs a snapshot.
     limits = Limits(changes=500, ids=5_000, topic_messages=2_000, tries=3, full="drop")
     leader = Store.open(path, limits)
     slaves = leader_of(leader, path, "b")
-    if piece:
-        slaves._limit = lambda: piece  # type: ignore[method-assign]
     slave = SlaveHub(folder / "slave.db", limits=limits)
     maker = Changes(leader, chance, payload=200)
     cuts, began = 0, time.monotonic()
@@ -348,6 +341,42 @@ async def test_a_transaction_of_the_leader_is_whole_in_the_slave(
             # The numbers that the slave reserves are a transaction of their own.
             assert slave.store.seq in (*ends, ends[-1] + 1)
             assert slave.store.durable in (*ends, ends[-1] + 1)
+        pipe.cut()
+        await slave.store.close()
+        await slaves.close()
+
+
+async def test_pieces_end_where_a_transaction_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(slaves_module, "SOME", 3)
+    async with store_at(tmp_path / "leader.db") as store:
+        slaves = leader_of(store, tmp_path / "leader.db", "b")
+        await synced(store)
+        for n in range(20):
+            store.register(f"t{n}")
+            store.register(f"u{n}")
+            await synced(store)
+        line = Line(slaves)
+        await until(lambda: slaves.slaves["b"].position == store.durable)
+        pieces = [found for found in line.got if isinstance(found, wire.Changes)]
+        assert len(pieces) >= 20
+        assert all(found.changes[-1].seq == found.turn for found in pieces)
+        await slaves.close()
+
+
+async def test_a_transaction_larger_than_the_window_reaches_a_slave(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(slaves_module, "SOME", 3)
+    monkeypatch.setattr(slaves_module, "WINDOW", 1)
+    async with store_at(tmp_path / "leader.db") as store:
+        slaves = leader_of(store, tmp_path / "leader.db", "b")
+        slave = SlaveHub(tmp_path / "slave.db")
+        for n in range(10):
+            for k in range(n):
+                store.register(f"t{n}/{k}")
+            await synced(store)
+        pipe = Pipe(slaves, slave.follower)
+        await equal(store, slave)
         pipe.cut()
         await slave.store.close()
         await slaves.close()

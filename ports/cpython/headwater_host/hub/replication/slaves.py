@@ -52,6 +52,8 @@ class Slave:
     #: Sent payloads that are not acknowledged: their last change and size.
     unread: list[tuple[int, int]] = field(default_factory=list)
     unread_bytes: int = 0
+    #: The end of the transaction that ``position`` is in. A slave acknowledges whole transactions.
+    turn: int = 0
     #: The snapshot that it is sent; True while that is being made.
     snapshot: BinaryIO | None = None
     copying: bool = False
@@ -276,7 +278,8 @@ class Slaves:
             self._send_piece(slave)
             return
         store = self._store
-        if slave.position >= store.durable or slave.unread_bytes >= WINDOW:
+        is_full = slave.unread_bytes >= WINDOW and slave.position >= slave.turn
+        if slave.position >= store.durable or is_full:
             self._tell(slave)
             return
         try:
@@ -296,7 +299,7 @@ class Slaves:
         if found:
             data = wire.pack(store.committed, turn, found)
             slave.committed = store.committed
-            slave.position = found[-1].seq
+            slave.position, slave.turn = found[-1].seq, turn
             slave.unread.append((slave.position, len(data)))
             slave.unread_bytes += len(data)
             slave.line.payload(data)
