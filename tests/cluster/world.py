@@ -197,10 +197,8 @@ class Cluster(World):
         self._forget()
 
     def _forget(self) -> None:
-        """What clients told a hub may be forgotten: the leader may be another one."""
+        """The end of a connection may not be the answer of the hub that it was made to."""
         self.life += 1
-        self.known.clear()
-        self._durable = 0
 
     # -- faults ------------------------------------------------------------------------------------------------------
 

@@ -1,7 +1,8 @@
 """The hub of a history, and its clients: publishers whose connections are cut, consumers who die, sessions, wills.
 
-An acknowledgement is known to the hub when a PINGREQ behind it is answered; it is on the disk when a PUBLISH that was
-sent after that is acknowledged, by the same process.
+A consumer's acknowledgement is on the disk when all of this happens in this order: a publisher logs in; the consumer
+sends PINGREQ behind the acknowledgement; PINGREQ is answered; the publisher sends a PUBLISH on the same connection; it
+is acknowledged. The connection ends with the hub's process and with its leadership, so one leader had both.
 """
 
 import asyncio
@@ -9,9 +10,10 @@ import contextlib
 import random
 import re
 import signal
+from collections import deque
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from headwater.fmq import spec
 from tests.host.command import HEADWATER, Running
@@ -35,6 +37,15 @@ CONFIG = f"[limits]\ntries = 1000000\n[clients]\nredelivery = 3600\nwindow = {MU
 _INFERRED = {"done", "cut", "killed", "fault", "end"}
 #: Events of calls, which go on for ever.
 _ENDLESS = {"called", "answered", "made"}
+
+
+class Known(NamedTuple):
+    """Messages that somebody has acknowledged, and the moments of the PINGREQ behind that, and of its answer."""
+
+    asked: int
+    answered: int
+    who: str
+    messages: list[tuple[int, int]]
 
 
 class CutPeer(Peer):
@@ -88,12 +99,12 @@ class World:
         self.published = False
         #: How often the hub was started again, and what has happened so far.
         self.life = self.operations = self.audits = 0
+        self._moment = 0
         #: Operations without those of calls, which never end.
         self.advanced = 0
         self.cuts = cuts(self.chance)
-        #: Acknowledgements that the hub that runs knows of: by whom, of what; and how many are on the disk.
-        self.known: list[tuple[str, int, int]] = []
-        self._durable = 0
+        #: Acknowledgements that a hub knows of, and that may not be on the disk.
+        self.known: deque[Known] = deque(maxlen=1000)
         #: By publisher, how far the group is.
         self.reached: dict[int, int] = {}
         self.events: list[Event] = []
@@ -111,11 +122,18 @@ class World:
         self.events.append(event)
         self.checker.see(event)
 
-    def durable(self, count: int) -> None:
-        """So many of ``known`` are on the disk."""
-        for one in self.known[self._durable : count]:
-            self.see("done", *one)
-        self._durable = max(self._durable, count)
+    def moment(self) -> int:
+        """Return a number that is higher each time: it orders what happens."""
+        self._moment += 1
+        return self._moment
+
+    def durable(self, since: int, sent: int) -> None:
+        """A message is acknowledged that was sent at a moment, on a connection that was logged in before another."""
+        for one in list(self.known):
+            if one.asked > since and one.answered < sent:
+                self.known.remove(one)
+                for message in one.messages:
+                    self.see("done", one.who, *message)
 
     # -- the hub -----------------------------------------------------------------------------------------------------
 
@@ -134,8 +152,6 @@ class World:
         assert self._hub.process.poll() is None, self._hub.errors
         self._at = asyncio.get_running_loop().create_future()
         self.life += 1
-        self.known.clear()
-        self._durable = 0
         self.see("killed")
         self._hub.process.send_signal(signal.SIGKILL)
         await asyncio.to_thread(self._hub.wait)
@@ -206,8 +222,9 @@ class Publisher:
         #: By message, what has to be sent: itself, or PUBREL.
         self._unanswered: dict[int, int] = {}
         self._next = 0
-        #: How much was known to the hub when a message was sent on this connection.
-        self._known: dict[int, int] = {}
+        #: The moment of the login, and by message that at which it was sent on this connection.
+        self._since = 0
+        self._sent: dict[int, int] = {}
 
     @property
     def _busy(self) -> bool:
@@ -222,8 +239,9 @@ class Publisher:
     async def run(self) -> None:
         while self._busy:
             peer = await self._world.login(f"publisher {self._number}", next(self._world.cuts))
+            self._since = self._world.moment()
             try:
-                await self._talk(peer, self._world.life)
+                await self._talk(peer)
             except LOST:
                 self._give_up()
                 if not peer.was_cut:
@@ -236,8 +254,8 @@ class Publisher:
             if kind == spec.PUBLISH and self._chance.random() < 0.01:
                 del self._unanswered[n]
 
-    async def _talk(self, peer: Peer, life: int) -> None:
-        self._known.clear()
+    async def _talk(self, peer: Peer) -> None:
+        self._sent.clear()
         for n in self._unanswered:
             self._send(peer, n, again=True)
         while self._busy:
@@ -246,7 +264,7 @@ class Publisher:
                 self._next += 1
                 self._send(peer, self._next - 1, again=False)
             if self._unanswered:
-                self._take(peer, await peer.next(), life)
+                self._take(peer, await peer.next())
             else:
                 await asyncio.sleep(0.001)
                 await peer.ping()
@@ -256,7 +274,7 @@ class Publisher:
         if ident is None:
             ident = self._idents[n] = new_id(spec.PUBLISH, peer.process)
         self._numbers[ident] = n
-        self._known[n] = len(self._world.known)
+        self._sent[n] = self._world.moment()
         if self._unanswered.setdefault(n, spec.PUBLISH) == spec.PUBREL:
             peer.send(spec.PUBREL, ident=ident)
         else:
@@ -264,13 +282,12 @@ class Publisher:
             qos = self._qos.setdefault(n, self._chance.choice((1, 2)))
             peer.publish("t", b"%d %d" % (self._number, n), qos, ident=ident, dup=again)
 
-    def _take(self, peer: Peer, got: Got, life: int) -> None:
+    def _take(self, peer: Peer, got: Got) -> None:
         assert got.code == 0, got
         n = self._numbers[got.id]
         if got.kind != spec.PUBCOMP:
             self._world.see("acked", self._number, n)
-            if life == self._world.life:
-                self._world.durable(self._known[n])
+            self._world.durable(self._since, self._sent[n])
         if got.kind == spec.PUBREC:
             self._unanswered[n] = spec.PUBREL
             peer.send(spec.PUBREL, ident=got.id)
@@ -279,27 +296,25 @@ class Publisher:
 
 
 class _Acknowledged:
-    """What was acknowledged on one connection, and from when on the hub is known to know it."""
+    """What was acknowledged on one connection, and when the hub is known to know it."""
 
     def __init__(self, world: World, peer: Peer, who: str):
         self._world = world
         self._peer = peer
         self._who = who
-        self._life = world.life
-        self._behind: dict[bytes, list[tuple[str, int, int]]] = {}
+        self._behind: dict[bytes, tuple[int, list[tuple[int, int]]]] = {}
 
     def ask(self, messages: list[Got]) -> None:
         """These were acknowledged just now."""
-        done = [(self._who, *message_of(one)) for one in messages]
-        self._behind[self._peer.send(spec.PINGREQ)] = done
+        asked = self._world.moment()
+        self._behind[self._peer.send(spec.PINGREQ)] = asked, [message_of(one) for one in messages]
 
     def answered(self, got: Got) -> bool:
         """Whether it is the answer to a PINGREQ."""
         if got.kind != spec.ACK:
             return False
-        done = self._behind.pop(got.id)
-        if self._life == self._world.life:
-            self._world.known += done
+        asked, messages = self._behind.pop(got.id)
+        self._world.known.append(Known(asked, self._world.moment(), self._who, messages))
         return True
 
 
@@ -426,10 +441,13 @@ async def die(world: World) -> None:
 
 
 async def _leave(world: World, peer: Peer, k: int, life: int) -> None:
-    """Say goodbye. That the hub ends the connection is its answer, as long as it is the same."""
+    """Say goodbye. That the hub ends the connection is its answer, unless it was killed or leads no longer."""
     world.see("will", k, "leaving")
     peer.ack(peer.auth_id)
-    await peer.ended()
+    with contextlib.suppress(EOFError):
+        while (await peer.next()).kind != spec.ACK:
+            pass
+        return
     if life == world.life:
         world.see("will", k, "left")
 

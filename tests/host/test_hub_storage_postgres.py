@@ -290,12 +290,59 @@ async def test_changes_that_were_not_mirrored(database: str) -> None:
     async with store_at(database) as store:
         store.register("t")
         put(store, "t", 1)
-    with pytest.raises(StorageError, match="has changes up to 2, and only 0 of them were read"):
+    with pytest.raises(StorageError, match="has changes up to 2; this hub has read up to 0"):
         warm.lead()
-    warm.mirror(warm.changes(0, 10))
+    assert not warm.catch_up(10)
+    assert warm.catch_up(10)
     warm.lead()
     assert put(warm, "t", 2) == 3
     await synced(warm)
+    await warm.close()
+
+
+#: As on a standby that lacks the last transaction, and is promoted.
+LOSE = """DO $$ DECLARE n bigint := (SELECT max(seq) FROM turns); BEGIN
+    DELETE FROM turns WHERE seq = n; SELECT max(seq) INTO n FROM turns;
+    DELETE FROM messages WHERE seq > n; DELETE FROM changes WHERE seq > n; DELETE FROM seen WHERE seq > n;
+    UPDATE leader SET turn = turn - 1; END $$"""
+
+
+@pytest.mark.parametrize("others", [0, 1, 2, 5])
+async def test_a_follower_that_has_read_what_a_failover_loses(database: str, others: int) -> None:
+    """The new history may be shorter than what the follower has read, as long, or longer."""
+    warm = Store(PostgresEngine(database), Limits())
+    async with store_at(database) as store:
+        store.register("t")
+        await synced(store)
+        put(store, "t", 1)
+        await synced(store)
+        assert not warm.catch_up(10)
+        assert warm.catch_up(10)
+    run(database, LOSE)
+    async with store_at(database) as store:
+        for n in range(others):
+            put(store, "t", 10 + n)
+            await synced(store)
+    with pytest.raises(BehindError, match="has lost change 2, which this hub has read"):
+        warm.catch_up(10)
+    with pytest.raises(BehindError):
+        warm.lead()
+    await warm.close()
+    async with store_at(database) as store:
+        assert queue_ids(store) == [ident(10 + n) for n in range(others)]
+
+
+async def test_a_follower_that_was_away_too_long(database: str) -> None:
+    warm = Store(PostgresEngine(database), Limits())
+    async with store_at(database, Limits(changes=5)) as store:
+        store.register("t")
+        for n in range(20):
+            put(store, "t", n)
+            await synced(store)
+        store.trim(store.age.now())
+        await synced(store)
+    with pytest.raises(BehindError, match=r"changes up to \d+ are not kept any more"):
+        warm.catch_up(10)
     await warm.close()
 
 
@@ -412,7 +459,7 @@ async def test_what_a_failover_has_lost_is_not_mirrored(postgresql: Servers) -> 
                 return True
 
         await until(is_behind)
-        with pytest.raises(BehindError, match="is on timeline 00000002, and 00000001 was read"):
+        with pytest.raises(BehindError, match="has lost change 2, which this hub has read"):
             mirror.lead()
         mirror._engine.close()
         async with store_at(url) as again:
@@ -424,7 +471,7 @@ async def test_what_a_failover_has_lost_is_not_mirrored(postgresql: Servers) -> 
 def mirrored(mirror: Store) -> bool:
     """Apply what was written since; False, as this is not the end, and while the database does not answer."""
     try:
-        mirror.mirror(mirror.turns_after(mirror.seq, 100).changes)
+        mirror.catch_up(100)
     except BehindError:
         raise
     except StorageError:

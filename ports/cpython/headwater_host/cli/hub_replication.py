@@ -3,10 +3,11 @@
 import argparse
 import asyncio
 import json
+import random
 import sys
 from contextlib import closing
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from headwater_host.cli.options import FILE, FLAG, option, subcommand
 from headwater_host.errors import ClientError
@@ -16,10 +17,15 @@ from headwater_host.hub.config import HubConfig, ReplicationConfig
 from headwater_host.hub.errors import StorageError
 from headwater_host.hub.storage.contract import Engine
 
+if TYPE_CHECKING:
+    from headwater_host.hub.replication.promotion import Plan
+
 #: Seconds that a hub has to answer.
 _ANSWER = 5.0
 #: Seconds until a promoted slave leads.
 _LEAD = 120.0
+#: Attempts to fence every slave that answers.
+_TRIES = 5
 
 
 def add(commands: Any) -> None:
@@ -178,7 +184,37 @@ def _promote(args: argparse.Namespace) -> int:
 
 
 async def _promoted(replication: ReplicationConfig, *, force: bool) -> int:
-    from headwater_host.hub.replication.promotion import most_advanced, plan
+    from headwater_host.hub.replication.lineage import Lineage
+    from headwater_host.hub.replication.promotion import most_advanced
+
+    for last in (False,) * (_TRIES - 1) + (True,):
+        chosen, fenced = await _fenced(replication, force=force, last=last)
+        if len(fenced) == len(chosen.slaves):
+            break
+        # Another promotion may run. A slave that is left fenced for that one would follow no leader of this one.
+        await asyncio.sleep(random.uniform(0.2, 2.0))
+    best = most_advanced(fenced)
+    await _ask(replication, best, command="promote", epoch=chosen.epoch, ident=chosen.ident)
+    for _ in range(int(_LEAD)):
+        await asyncio.sleep(1)
+        try:
+            found = await _ask(replication, best)
+        except ClientError:
+            continue
+        if found["role"] == "leader" and Lineage.parse(found["lineage"]).ident == chosen.ident:
+            print(f"{best} leads epoch {chosen.epoch}")
+            return OK
+    raise CommandError(f"{best} does not lead after {_LEAD:.0f} seconds: see its log", FAILED)
+
+
+async def _fenced(
+    replication: ReplicationConfig, *, force: bool, last: bool
+) -> "tuple[Plan, dict[str, dict[str, Any]]]":
+    """Plan a promotion, and fence the slaves that answer; return the plan and the status of those that are fenced.
+
+    If they are too few, StorageError is raised in the ``last`` attempt.
+    """
+    from headwater_host.hub.replication.promotion import plan
 
     found: dict[str, dict[str, Any]] = {}
     for name in replication.hubs:
@@ -198,19 +234,10 @@ async def _promoted(replication: ReplicationConfig, *, force: bool) -> int:
             )
         except ClientError as error:
             print(f"{name}: not fenced: {error}", file=sys.stderr)
-    # Some may have failed since they answered.
-    plan(fenced, len(replication.hubs), replication.need, force=force)
-    best = most_advanced(fenced)
-    await _ask(replication, best, command="promote", epoch=chosen.epoch, ident=chosen.ident)
-    for _ in range(int(_LEAD)):
-        await asyncio.sleep(1)
-        try:
-            if (await _ask(replication, best))["role"] == "leader":
-                print(f"{best} leads epoch {chosen.epoch}")
-                return OK
-        except ClientError:
-            continue
-    raise CommandError(f"{best} does not lead after {_LEAD:.0f} seconds: see its log", FAILED)
+    if last:
+        # Some may have failed since they answered.
+        plan(fenced, len(replication.hubs), replication.need, force=force)
+    return chosen, fenced
 
 
 def _rejoin(args: argparse.Namespace) -> int:

@@ -19,7 +19,7 @@ class StorageError(Exception):
 
 
 class BehindError(StorageError):
-    """A follower has to read the whole storage: changes are not kept so far back, or the storage may have lost some."""
+    """A follower has to read the whole storage: changes are not kept so far back, or the storage has lost some."""
 
 
 class FencedError(StorageError):

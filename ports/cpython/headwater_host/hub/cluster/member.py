@@ -216,7 +216,9 @@ class Member(Leadership):
         """Apply what the leader has written since; return whether that is all."""
         for _ in range(rounds):
             try:
-                some = store.turns_after(store.seq, _SOME)
+                if store.catch_up(_SOME):
+                    self._problem = ""
+                    return True
             except BehindError:
                 raise
             except StorageError as error:
@@ -224,9 +226,6 @@ class Member(Leadership):
                 self._report(error)
                 return False
             self._problem = ""
-            if not some.changes:
-                return True
-            store.mirror(some.changes)
         return False
 
     async def _lead(self, store: Store, epoch: int) -> None:

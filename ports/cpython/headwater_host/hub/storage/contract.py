@@ -54,6 +54,17 @@ class Leader(NamedTuple):
     lineage: str
 
 
+class Mark(NamedTuple):
+    """The state of a storage that several hubs share, as a follower compares it with its own."""
+
+    #: The epoch of the transaction that made the follower's last change, 0 if there is no such transaction.
+    epoch: int
+    #: The last change of the last transaction.
+    last: int
+    #: The last change that is not kept for followers any more.
+    forgotten: int
+
+
 class Engine(Protocol):
     """A database. ``write`` is called in one thread, everything else in the event loop's.
 
@@ -140,6 +151,10 @@ class Engine(Protocol):
 
     def turn_after(self, seq: int) -> int | None:
         """Return the last change of the transaction that made a change, if it is kept."""
+        ...
+
+    def mark(self, seq: int) -> Mark:
+        """Return the state of the storage, for a follower whose last change is ``seq``."""
         ...
 
     def damaged(self, what: str) -> StorageError:

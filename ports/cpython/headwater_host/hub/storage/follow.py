@@ -36,10 +36,11 @@ def changes(engine: Engine, name: Callable[[int], str], after: int, limit: int, 
     number. A removed message is only a "seen" id, or "retained".
     """
     # In one snapshot: a transaction that commits between the queries would leave gaps.
-    return engine.consistently(lambda: _changes(engine, name, after, limit, size))
+    return engine.consistently(lambda: read_changes(engine, name, after, limit, size))
 
 
-def _changes(engine: Engine, name: Callable[[int], str], after: int, limit: int, size: int) -> Some:
+def read_changes(engine: Engine, name: Callable[[int], str], after: int, limit: int, size: int) -> Some:
+    """Return what ``changes`` returns. Only in a snapshot."""
     found: list[Change] = []
     end: int | None = after
     while not found and end is not None:

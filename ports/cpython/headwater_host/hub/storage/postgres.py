@@ -15,17 +15,18 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from concurrent.futures import TimeoutError as TooLate
 from contextlib import contextmanager
+from functools import partial
 from itertools import groupby
 from operator import itemgetter
-from typing import Any, NoReturn, TypeVar
+from typing import Any, NamedTuple, NoReturn, TypeVar
 
 import psycopg
 from psycopg import errors
 from psycopg.conninfo import conninfo_to_dict
 
-from headwater_host.hub.errors import BehindError, FencedError, StorageError
+from headwater_host.hub.errors import FencedError, StorageError
 from headwater_host.hub.storage import postgres_tables as tables
-from headwater_host.hub.storage.contract import Leader, Row, Transaction
+from headwater_host.hub.storage.contract import Leader, Mark, Row, Transaction
 from headwater_host.hub.storage.libpq import first_line, shut_down
 from headwater_host.hub.storage.records import COLUMNS, new_lineage, pack_ids, row
 
@@ -58,9 +59,6 @@ _FENCE = """
 #: The write of one's own. It changes nothing, but has to be committed.
 _PROBE = "UPDATE leader SET turn = turn WHERE epoch = %s RETURNING turn"
 _TAKE = "UPDATE leader SET epoch = epoch + 1, turn = 0, beat = beat + 1, holder = '' RETURNING epoch"
-#: The timeline, which a promotion changes; "" on a standby.
-_TIMELINE = """SELECT CASE WHEN pg_is_in_recovery() THEN ''
-    ELSE left(pg_walfile_name(pg_current_wal_insert_lsn()), 8) END"""
 _TERMINATE = """SELECT pg_terminate_backend(pid) FROM pg_stat_activity
     WHERE application_name = %s AND datname = current_database() AND pid <> pg_backend_pid()"""
 #: The first rows after a sequence number, until they have a number of bytes. It reads no others.
@@ -71,18 +69,34 @@ _FIRST = """SELECT {columns} FROM {table} WHERE seq > %s AND seq <= (
         WHERE before < %s)
     ORDER BY seq"""
 _MESSAGE_SIZE = "length(tags) + length(payload)"
+_MARK = """SELECT coalesce((SELECT epoch FROM turns WHERE seq >= %s AND %s > 0 ORDER BY seq LIMIT 1), 0),
+    coalesce((SELECT max(seq) FROM turns), 0),
+    coalesce((SELECT value FROM counters WHERE name = 'followed'), '0')"""
 
 _Result = TypeVar("_Result")
 _kind = itemgetter(0)
 
 
+class _Server(NamedTuple):
+    """One of the servers that a URL names."""
+
+    host: str
+    hostaddr: str
+    port: str
+
+
 class _Connection:
     """A connection for one thread at a time. Another thread may call ``abort``."""
 
-    def __init__(self, url: str, application_name: str):
+    def __init__(self, url: str, application_name: str, server: "_Server | None" = None):
+        """Connect to a server of the URL, or to ``server``."""
         given = conninfo_to_dict(url)
         more: dict[str, Any] = {name: value for name, value in _DEFAULTS.items() if name not in given}
+        if server is not None:
+            more |= {name: value for name, value in server._asdict().items() if value}
         self.db = psycopg.connect(url, autocommit=True, **more)
+        info = self.db.info
+        self.server = _Server(info.host, info.hostaddr, str(info.port))
         self._warnings: list[str] = []
         self.db.add_notice_handler(self._notice)
         # Set here, since a role or a database may have other values.
@@ -92,7 +106,6 @@ class _Connection:
             self._set("synchronous_commit", "on")
             self._set("lock_timeout", f"{LOCK_S}s")
             self._set("statement_timeout", "0")
-        (self.timeline,) = _one(self.db, _TIMELINE)
 
     def _set(self, name: str, value: str) -> None:
         self.db.execute("SELECT set_config(%s, %s, false)", (name, value))
@@ -140,12 +153,13 @@ class _Connection:
 
 class _Reader:
     """Reads for the event loop, in a thread: the event loop waits at most ``READ_S``, and not at all while there is no
-    connection."""
+    connection. ``server``: the server to read from; None for one that accepts writes."""
 
-    def __init__(self, connect: Callable[[], _Connection]):
+    def __init__(self, connect: "Callable[[_Server | None], _Connection]"):
         self._connect = connect
+        self.server: _Server | None = None
         self._thread = ThreadPoolExecutor(1, "headwater-hub-reads")
-        self.connection: _Connection | None = connect()
+        self.connection: _Connection | None = connect(None)
         #: Connecting again.
         self._repair: Future[None] | None = None
 
@@ -160,6 +174,10 @@ class _Reader:
                 raise StorageError(f"the database does not answer: {failed}")
         connection = self.connection
         assert connection is not None
+        if self.server not in (None, connection.server):
+            # After a failover, two servers may seem to accept writes.
+            self._mend()
+            raise StorageError("the database is another server now")
         asked = self._thread.submit(query, connection.db)
         try:
             return asked.result(READ_S)
@@ -178,7 +196,13 @@ class _Reader:
     def _again(self) -> None:
         if self.connection is not None:
             self.connection.close()
-        self.connection = self._connect()
+        self.connection = self._connect(self.server)
+
+    def follow(self, server: _Server) -> None:
+        """Read from a server from now on; connect to it. Nothing else is read meanwhile."""
+        self.server = server
+        if self.connection is None or self.connection.server != server:
+            self._again()
 
     def close(self) -> None:
         """End the thread, and close the connection."""
@@ -204,10 +228,7 @@ class PostgresEngine:
         self.name = "PostgreSQL"
         with self._explaining():
             self.name = _shown(url)
-            self._reader = _Reader(lambda: _Connection(url, "headwater hub reader"))
-        assert self._reader.connection is not None
-        #: The timeline that everything is read from. A new primary may lack what the old one showed.
-        self._timeline = self._reader.connection.timeline
+            self._reader = _Reader(partial(_Connection, url, "headwater hub reader"))
         try:
             with self._explaining():
                 connection = self._reader.connection
@@ -282,7 +303,7 @@ class PostgresEngine:
                 connection = self._connect()
                 with connection.limited(LEAD_S):
                     turn = self._probe(connection)
-                self._check_timeline(connection)
+                self._reader.follow(connection.server)
                 return turn
             except BaseException:
                 self._drop()
@@ -312,6 +333,8 @@ class PostgresEngine:
         """Connect the writer."""
         self._drop()
         connection = self._writer = _Connection(self._url, self._application(self._epoch))
+        if self._reader.server is not None:
+            self._reader.server = connection.server
         if self._ended is not None:
             raise self._ended
         return connection
@@ -330,13 +353,6 @@ class PostgresEngine:
         if len(found) != 1:
             self._fence(f"it is not in epoch {self._epoch} any more")
         return int(found[0][0])
-
-    def _check_timeline(self, connection: "_Connection | None") -> None:
-        """Raise BehindError if what was read may have been lost: a restarted primary shows what its standby lacks."""
-        if connection is not None and connection.timeline != self._timeline:
-            raise BehindError(
-                f"the hub's storage {self.name} is on timeline {connection.timeline}, and {self._timeline} was read"
-            )
 
     def _check_standby(self, names: str) -> None:
         if not names:
@@ -474,7 +490,6 @@ class PostgresEngine:
         """Return the result of reads in one snapshot. Waits at most ``READ_S``."""
 
         def query(db: psycopg.Connection) -> _Result:
-            self._check_timeline(self._reader.connection)
             with self.snapshot():
                 return read()
 
@@ -508,6 +523,15 @@ class PostgresEngine:
         with self._explaining():
             ((found,),) = _all(self._loading(), "SELECT min(seq) FROM turns WHERE seq >= %s", seq)
         return None if found is None else int(found)
+
+    def mark(self, seq: int) -> Mark:
+        """Return the state of the database, for a follower whose last change is ``seq``."""
+        with self._explaining():
+            ((epoch, last, forgotten),) = _all(self._loading(), _MARK, seq, seq)
+        try:
+            return Mark(epoch, last, int(forgotten))
+        except ValueError:
+            raise self.damaged("a row of counters is not what was written") from None
 
     def damaged(self, what: str) -> StorageError:
         """Return the error for a database that does not hold what was written."""
@@ -582,6 +606,7 @@ def _finish(db: psycopg.Connection, transaction: Transaction) -> psycopg.Cursor[
             db.execute(statement.encode(), columns)
     if transaction.gone:
         db.execute("DELETE FROM messages WHERE seq = ANY(%s)", (list(transaction.gone),))
-    db.execute("INSERT INTO turns VALUES (%s) ON CONFLICT DO NOTHING", (transaction.last,))
+    # A transaction without changes belongs to those before it.
+    db.execute("INSERT INTO turns SELECT %s, epoch FROM leader ON CONFLICT DO NOTHING", (transaction.last,))
     _insert(db, tables.CHANGE, transaction.changes)
     return db.execute("COMMIT")

@@ -35,7 +35,7 @@ CREATE TABLE clients (client text PRIMARY KEY, process bigint, crc bigint);
 CREATE TABLE sessions (client text PRIMARY KEY, body text, crc bigint);
 CREATE TABLE subscriptions (client text, serial bigint, body text, crc bigint, PRIMARY KEY (client, serial));
 CREATE TABLE handshakes (client text, side text, id text, crc bigint, PRIMARY KEY (client, side, id));
-CREATE TABLE turns (seq bigint PRIMARY KEY);
+CREATE TABLE turns (seq bigint PRIMARY KEY, epoch bigint NOT NULL);
 CREATE TABLE leaving (topic bigint PRIMARY KEY);
 CREATE TABLE wills (process bigint PRIMARY KEY, body text, crc bigint)
 """

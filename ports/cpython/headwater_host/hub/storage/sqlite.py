@@ -8,7 +8,7 @@ from operator import itemgetter
 from typing import Any, TypeVar
 
 from headwater_host.hub.errors import FencedError, StorageError
-from headwater_host.hub.storage.contract import Leader, Row, Transaction
+from headwater_host.hub.storage.contract import Leader, Mark, Row, Transaction
 from headwater_host.hub.storage.file import File, damaged, explained
 from headwater_host.hub.storage.records import COLUMNS, change_size, encoded, message_size, pack_ids, row
 from headwater_host.hub.storage.sqlite_tables import STATEMENTS, last_seq
@@ -194,6 +194,10 @@ class SqliteEngine:
         """Return the first last change of a transaction that is not before a change."""
         ((found,),) = self._query("SELECT min(seq) FROM turns WHERE seq >= ?", (seq,))
         return None if found is None else int(found)
+
+    def mark(self, seq: int) -> Mark:
+        """Return the state of the file, which no other hub writes."""
+        return Mark(0, self.last(), 0)
 
     def damaged(self, what: str) -> StorageError:
         """Return the error for a file that does not hold what was written."""

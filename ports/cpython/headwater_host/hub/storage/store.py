@@ -23,7 +23,7 @@ from headwater.mqtt import spec5
 from headwater_host.hub.errors import BehindError, RefusedError, StorageError
 from headwater_host.hub.storage import follow, restore
 from headwater_host.hub.storage.cache import Cache
-from headwater_host.hub.storage.contract import Engine
+from headwater_host.hub.storage.contract import Engine, Mark
 from headwater_host.hub.storage.counters import Counters
 from headwater_host.hub.storage.export import export
 from headwater_host.hub.storage.follow import Some
@@ -89,6 +89,8 @@ class Store:
         self._engine = engine
         self.limits = limits
         self._writer = writer = Writer(engine, engine.last(), self._settle, self._written)
+        # The epoch of the transaction that made the last change.
+        self._epoch = engine.mark(writer.seq).epoch
         self._cache = Cache(engine, limits.cache)
         #: Topics by name, and to be found by filter.
         self.topics = Topics(limits)
@@ -153,17 +155,43 @@ class Store:
 
     def lead(self, epoch: int | None = None) -> None:
         """Begin to write, in an epoch that the engine knows. Raises StorageError, FencedError if it does not."""
-        self._writer.lead(epoch)
-        last = self._engine.last()
-        if last > self.seq:
+        turn = self._engine.lead(epoch)
+        last = self._check_mark().last
+        if last != self.seq:
             raise StorageError(
-                f"the hub's storage has changes up to {last}, and only {self.seq} of them were read"
+                f"the hub's storage has changes up to {last}; this hub has read up to {self.seq}"
             )
+        self._writer.lead(turn)
         # What was replayed until now is continued.
         self._positions.replayed()
 
+    def catch_up(self, limit: int) -> bool:
+        """Apply changes that another hub has written into the same storage, before ``lead``, at most ``limit``; return
+        whether that is all. Raises StorageError, BehindError if the storage does not continue this store."""
+
+        def read() -> tuple[list[Change], int]:
+            if self._check_mark().last <= self.seq:
+                return [], self._epoch
+            found = follow.read_changes(self._engine, self._name, self.seq, limit, FOLLOWED).changes
+            return found, self._engine.mark(found[-1].seq if found else self.seq).epoch
+
+        changes, epoch = self._engine.consistently(read)
+        self.mirror(changes)
+        self._epoch = epoch
+        return not changes
+
+    def _check_mark(self) -> Mark:
+        """Return the mark of the storage. Raises BehindError unless the storage continues what this store holds: a
+        failover may lose transactions that a follower has seen."""
+        mark = self._engine.mark(self.seq)
+        if mark.forgotten > self.seq:
+            raise BehindError(f"changes up to {mark.forgotten} are not kept any more")
+        if mark.epoch != self._epoch:
+            raise BehindError(f"the hub's storage has lost change {self.seq}, which this hub has read")
+        return mark
+
     def mirror(self, changes: Iterable[Change]) -> None:
-        """Apply changes that another hub has written into the same storage, before ``lead``. Raises StorageError."""
+        """Apply changes of the same storage in memory. Raises StorageError."""
         for change in changes:
             self.apply(change)
             self._writer.discard()
@@ -171,7 +199,7 @@ class Store:
 
     def follow(self) -> None:
         """Begin to write what ``apply`` gets, and nothing else. Raises StorageError."""
-        self._writer.lead(None)
+        self._writer.lead(self._engine.lead(None))
         self.sessions.follow()
 
     def _load(self) -> None:
@@ -188,7 +216,7 @@ class Store:
     async def close(self) -> None:
         """Write what is left and release the file. Raises StorageError when not all of it could be written."""
         try:
-            if self._counters.is_due and self.error is None:
+            if self._writer.leads and self._counters.is_due and self.error is None:
                 self._writer.wake()
             await self._writer.close()
         finally:

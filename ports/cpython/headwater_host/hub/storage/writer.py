@@ -98,7 +98,8 @@ class Writer:
         self._engine = engine
         #: The number of the last transaction of this epoch.
         self._turns = 0
-        self._leads = False
+        #: True once it may write.
+        self.leads = False
         self._settle = settle
         self._written = written
         self._thread = ThreadPoolExecutor(1, "headwater-hub-storage")
@@ -126,10 +127,10 @@ class Writer:
         #: Transactions so far.
         self.commits = 0
 
-    def lead(self, epoch: int | None) -> None:
-        """Begin to write, in an epoch of the engine. Raises StorageError."""
-        self._turns = self._engine.lead(epoch)
-        self._leads = True
+    def lead(self, turn: int) -> None:
+        """Begin to write, after a turn of the engine."""
+        self._turns = turn
+        self.leads = True
 
     def next(self) -> int:
         """Return the sequence number of another change, which is made before the event loop's turn ends."""
@@ -158,7 +159,7 @@ class Writer:
 
     def number(self, seq: int) -> None:
         """Continue with a sequence number that the leader gave."""
-        if self._leads:
+        if self.leads:
             self.wake()
         self.seq = seq
 
