@@ -425,6 +425,8 @@ async def inject(cluster: Cluster, names: Sequence[str], operations: int) -> Non
             await asyncio.sleep(0.002)
         cluster.see("fault", name)
         try:
+            await cluster.candidate()
+            cluster.tell(name)
             cluster.lost_hub()
             await (FAULTS | PRECISE | WITH_STANDBY)[name](cluster)
             cluster.lost_hub()

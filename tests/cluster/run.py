@@ -13,8 +13,9 @@ import random
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
+from datetime import datetime, timezone
 from pathlib import Path
 
 from tests.cluster import faults, observer
@@ -64,6 +65,8 @@ def run(
     lease: float = LEASE,
     patience: float = 120.0,
     until_wrong: bool = False,
+    keep: Path | None = None,
+    tell: Callable[[str], object] = lambda text: None,
 ) -> Cluster:
     """Return a history of about so many operations, with these faults spread over it."""
 
@@ -72,6 +75,7 @@ def run(
             directory, network, servers, seed, mutant, hubs, lease, min(patience, PATIENCE)
         )
         cluster.examines = until_wrong
+        cluster.tell = tell
         if standby:
             primary, second = servers
             through = cluster.replication[primary.port].port
@@ -83,7 +87,7 @@ def run(
         return cluster
 
     with ExitStack() as stack:
-        directory = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        directory = keep or Path(stack.enter_context(tempfile.TemporaryDirectory()))
         servers = [PostgreSql(port=quiet_port(), settings=_SETTINGS) for _ in range(1 + standby)]
         for server in servers:
             stack.callback(server.remove)
@@ -128,6 +132,11 @@ def all_mutants(names: Sequence[str], seed: int) -> int:
     return 1 if mistakes else 0
 
 
+def _tell(text: str) -> None:
+    """Print progress with the time, as in the hubs' logs."""
+    print(f"{datetime.now(timezone.utc):%H:%M:%S.%f} {text}", file=sys.stderr, flush=True)
+
+
 def main() -> int:
     """The command."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
@@ -144,6 +153,7 @@ def main() -> int:
         "--mutants", action="store_true", help="check that each mutant, or the one of --mutant, is found"
     )
     parser.add_argument("--events", type=Path, help="a file for all events, as lines of JSON")
+    parser.add_argument("--keep", type=Path, help="an empty directory for the hubs' logs")
     args = parser.parse_args()
     if args.mutants:
         return all_mutants([args.mutant] if args.mutant else ["", *MUTANTS], args.seed)
@@ -160,6 +170,8 @@ def main() -> int:
         hubs=args.hubs,
         mutant=args.mutant,
         until_wrong=bool(args.mutant),
+        keep=args.keep,
+        tell=_tell,
     )
     if args.events:
         args.events.write_text("".join(json.dumps(event) + "\n" for event in cluster.events))

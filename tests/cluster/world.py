@@ -13,7 +13,7 @@ import statistics
 import sys
 import time
 from collections import defaultdict
-from collections.abc import Coroutine, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -78,7 +78,7 @@ class Unit:
         self._cluster = cluster
         self.directory = cluster.directory / f"hub{number}"
         self.directory.mkdir()
-        self.port = quiet_port()
+        self.port, self.metrics = quiet_port(), quiet_port()
         self.proxy: Proxy = cluster.network.proxy(("127.0.0.1", self.port))
         self.to_database = [cluster.network.proxy(("127.0.0.1", one.port)) for one in cluster.servers]
         #: The file that sets and stops its clocks.
@@ -96,6 +96,20 @@ class Unit:
     @property
     def alive(self) -> bool:
         return self.running is not None and self.running.process.poll() is None
+
+    async def is_ready(self) -> bool:
+        """Return whether it leads, or is ready to lead."""
+        with contextlib.suppress(OSError, asyncio.TimeoutError):
+            return b" 200 " in await asyncio.wait_for(self._health(), SILENCE)
+        return False
+
+    async def _health(self) -> bytes:
+        reader, writer = await asyncio.open_connection("127.0.0.1", self.metrics)
+        try:
+            writer.write(b"GET /health HTTP/1.0\r\n\r\n")
+            return await reader.readline()
+        finally:
+            writer.close()
 
     async def start(self) -> None:
         """Start it and wait until it listens."""
@@ -165,13 +179,15 @@ class Cluster(World):
         self.replication = {one.port: network.proxy(("127.0.0.1", one.port)) for one in servers}
         self.units = [Unit(self, number) for number in range(hubs)]
         self.gaps: dict[str, list[float]] = defaultdict(list)
+        #: Called with each line of the progress.
+        self.tell: Callable[[str], object] = lambda text: None
         self._leader = -1
         self._since: tuple[str, float] | None = None
         self._background: set[asyncio.Task[None]] = set()
 
     def settings(self, unit: Unit) -> str:
         """A hub's configuration."""
-        text = f'{CONFIG}[storage]\npath = "{unit.url}"\n'
+        text = f'{CONFIG}[storage]\npath = "{unit.url}"\n[metrics]\nport = {unit.metrics}\n'
         if len(self.units) > 1:
             standby = "required" if len(self.servers) > 1 else "none"
             text += f'[cluster]\nadvertise = "127.0.0.1:{unit.proxy.port}"\nlease = {self.lease}\n'
@@ -216,6 +232,15 @@ class Cluster(World):
         """The hub that accepted a client last."""
         return self.units[max(self._leader, 0)]
 
+    async def candidate(self) -> None:
+        """Wait until another hub than the leader is ready to lead."""
+        others = [unit for unit in self.units if unit is not self.leader]
+        deadline = time.monotonic() + PATIENCE
+        while others and not any([await unit.is_ready() for unit in others]):
+            if time.monotonic() > deadline:
+                raise AssertionError(f"no candidate within {PATIENCE} s:\n{self.logs()}")
+            await asyncio.sleep(0.05)
+
     def begin_fault(self, name: str, *, anywhere: bool = False) -> None:
         """Measure the time until a hub acknowledges a message: another one than the leader, or ``anywhere``."""
         self._forget()
@@ -227,7 +252,9 @@ class Cluster(World):
         tasks = [asyncio.create_task(self._ask(unit)) for unit in units]
         await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
         if self._since == (name, began):
-            self.gaps[name].append(time.monotonic() - began)
+            seconds = time.monotonic() - began
+            self.gaps[name].append(seconds)
+            self.tell(f"{name}: {seconds:.2f} s")
             self._since = None
         for task in tasks:
             task.cancel()

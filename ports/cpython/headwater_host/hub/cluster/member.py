@@ -142,7 +142,7 @@ class Member(Leadership):
             )
         if self.broker is not None:
             return self.broker.durable.failure()
-        return self._problem or self.lease.problem
+        return self._problem or self.lease.problem or ("" if self.store else "the hub reads its storage")
 
     def measure(self, metrics: Metrics) -> None:
         """Add the metrics of leadership."""

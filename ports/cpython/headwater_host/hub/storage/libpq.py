@@ -17,6 +17,6 @@ def shut_down(connection: "psycopg.Connection[Any] | psycopg.AsyncConnection[Any
         copy.shutdown(socket.SHUT_RDWR)
 
 
-def first_line(error: Exception) -> str:
+def first_line(error: BaseException) -> str:
     """Return the first line of an error's text, or the name of its class."""
     return str(error).strip().partition("\n")[0] or type(error).__name__

@@ -162,36 +162,38 @@ class _Reader:
         self.connection: _Connection | None = connect(None)
         #: Connecting again.
         self._repair: Future[None] | None = None
+        #: Why there is no connection.
+        self._lost = ""
 
     def ask(self, query: Callable[[psycopg.Connection], _Result]) -> _Result:
         """Return what a query finds. Raises StorageError, and psycopg.Error."""
         if self._repair is not None:
             if not self._repair.done():
-                raise StorageError("the database does not answer")
+                raise StorageError(self._lost)
             failed, self._repair = self._repair.exception(), None
             if failed is not None:
-                self._mend()
-                raise StorageError(f"the database does not answer: {failed}")
+                self._mend(f"the database does not answer: {first_line(failed)}")
         connection = self.connection
         assert connection is not None
         if self.server not in (None, connection.server):
             # After a failover, two servers may seem to accept writes.
-            self._mend()
-            raise StorageError("the database is another server now")
+            self._mend("the database is another server now")
         asked = self._thread.submit(query, connection.db)
         try:
             return asked.result(READ_S)
         except TooLate:
             connection.abort()
-            self._mend()
-            raise StorageError(f"the database did not answer in {READ_S} s") from None
-        except Exception:
+            self._mend(f"the database did not answer in {READ_S} s")
+        except Exception as error:
             if connection.db.closed:
-                self._mend()
+                self._mend(first_line(error))
             raise
 
-    def _mend(self) -> None:
+    def _mend(self, why: str) -> NoReturn:
+        """Connect again in the thread. Raises StorageError."""
+        self._lost = why
         self._repair = self._thread.submit(self._again)
+        raise StorageError(why)
 
     def _again(self) -> None:
         if self.connection is not None:
