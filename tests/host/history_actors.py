@@ -1,8 +1,7 @@
 """The hub of a history, and its clients: publishers whose connections are cut, consumers who die, sessions, wills.
 
-A consumer's acknowledgement is on the disk when all of this happens in this order: a publisher logs in; the consumer
-sends PINGREQ behind the acknowledgement; PINGREQ is answered; the publisher sends a PUBLISH on the same connection; it
-is acknowledged. The connection ends with the hub's process and with its leadership, so one leader had both.
+A consumer's acknowledgement is on the disk when a PUBLISH is acknowledged that the consumer has sent behind it. Other
+clients prove nothing: they may talk to the next leader already.
 """
 
 import asyncio
@@ -10,10 +9,9 @@ import contextlib
 import random
 import re
 import signal
-from collections import deque
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from headwater.fmq import spec
 from tests.host.command import HEADWATER, Running
@@ -26,6 +24,8 @@ WINDOW = 16
 EVERY_BYTE = 600
 #: What ends a connection.
 LOST = (EOFError, ConnectionError)
+#: The topic of messages behind acknowledgements.
+BEHIND = "behind"
 #: Of each topic.
 QUEUES = 4
 #: Unacknowledged messages of an audit: all of them.
@@ -37,15 +37,6 @@ CONFIG = f"[limits]\ntries = 1000000\n[clients]\nredelivery = 3600\nwindow = {MU
 _INFERRED = {"done", "cut", "killed", "fault", "end"}
 #: Events of calls, which go on for ever.
 _ENDLESS = {"called", "answered", "made"}
-
-
-class Known(NamedTuple):
-    """Messages that somebody has acknowledged, and the moments of the PINGREQ behind that, and of its answer."""
-
-    asked: int
-    answered: int
-    who: str
-    messages: list[tuple[int, int]]
 
 
 class CutPeer(Peer):
@@ -99,12 +90,9 @@ class World:
         self.published = False
         #: How often the hub was started again, and what has happened so far.
         self.life = self.operations = self.audits = 0
-        self._moment = 0
         #: Operations without those of calls, which never end.
         self.advanced = 0
         self.cuts = cuts(self.chance)
-        #: Acknowledgements that a hub knows of, and that may not be on the disk.
-        self.known: deque[Known] = deque(maxlen=1000)
         #: By publisher, how far the group is.
         self.reached: dict[int, int] = {}
         self.events: list[Event] = []
@@ -121,19 +109,6 @@ class World:
         self.advanced += event[0] not in _INFERRED | _ENDLESS
         self.events.append(event)
         self.checker.see(event)
-
-    def moment(self) -> int:
-        """Return a number that is higher each time: it orders what happens."""
-        self._moment += 1
-        return self._moment
-
-    def durable(self, since: int, sent: int) -> None:
-        """A message is acknowledged that was sent at a moment, on a connection that was logged in before another."""
-        for one in list(self.known):
-            if one.asked > since and one.answered < sent:
-                self.known.remove(one)
-                for message in one.messages:
-                    self.see("done", one.who, *message)
 
     # -- the hub -----------------------------------------------------------------------------------------------------
 
@@ -222,9 +197,6 @@ class Publisher:
         #: By message, what has to be sent: itself, or PUBREL.
         self._unanswered: dict[int, int] = {}
         self._next = 0
-        #: The moment of the login, and by message that at which it was sent on this connection.
-        self._since = 0
-        self._sent: dict[int, int] = {}
 
     @property
     def _busy(self) -> bool:
@@ -239,7 +211,6 @@ class Publisher:
     async def run(self) -> None:
         while self._busy:
             peer = await self._world.login(f"publisher {self._number}", next(self._world.cuts))
-            self._since = self._world.moment()
             try:
                 await self._talk(peer)
             except LOST:
@@ -255,7 +226,6 @@ class Publisher:
                 del self._unanswered[n]
 
     async def _talk(self, peer: Peer) -> None:
-        self._sent.clear()
         for n in self._unanswered:
             self._send(peer, n, again=True)
         while self._busy:
@@ -274,7 +244,6 @@ class Publisher:
         if ident is None:
             ident = self._idents[n] = new_id(spec.PUBLISH, peer.process)
         self._numbers[ident] = n
-        self._sent[n] = self._world.moment()
         if self._unanswered.setdefault(n, spec.PUBLISH) == spec.PUBREL:
             peer.send(spec.PUBREL, ident=ident)
         else:
@@ -287,7 +256,6 @@ class Publisher:
         n = self._numbers[got.id]
         if got.kind != spec.PUBCOMP:
             self._world.see("acked", self._number, n)
-            self._world.durable(self._since, self._sent[n])
         if got.kind == spec.PUBREC:
             self._unanswered[n] = spec.PUBREL
             peer.send(spec.PUBREL, ident=got.id)
@@ -296,25 +264,25 @@ class Publisher:
 
 
 class _Acknowledged:
-    """What was acknowledged on one connection, and when the hub is known to know it."""
+    """What was acknowledged on one connection, and when that is on the disk."""
 
     def __init__(self, world: World, peer: Peer, who: str):
         self._world = world
         self._peer = peer
         self._who = who
-        self._behind: dict[bytes, tuple[int, list[tuple[int, int]]]] = {}
+        self._behind: dict[bytes, list[Got]] = {}
 
     def ask(self, messages: list[Got]) -> None:
         """These were acknowledged just now."""
-        asked = self._world.moment()
-        self._behind[self._peer.send(spec.PINGREQ)] = asked, [message_of(one) for one in messages]
+        self._behind[self._peer.publish(BEHIND, b"", 1)] = messages
 
     def answered(self, got: Got) -> bool:
-        """Whether it is the answer to a PINGREQ."""
+        """Whether it is the answer to the PUBLISH behind acknowledgements."""
         if got.kind != spec.ACK:
             return False
-        asked, messages = self._behind.pop(got.id)
-        self._world.known.append(Known(asked, self._world.moment(), self._who, messages))
+        assert got.code == 0, got
+        for one in self._behind.pop(got.id):
+            self._world.see("done", self._who, *message_of(one))
         return True
 
 
