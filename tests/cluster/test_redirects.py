@@ -55,6 +55,18 @@ def test_a_client_follows_the_leader_that_a_follower_names(tmp_path: Path) -> No
     run(main())
 
 
+def test_a_follower_that_stopped_takes_no_connection() -> None:
+    async def main() -> None:
+        async with front("") as follower:
+            follower.follower.defers = True
+            follower.follower.stop()
+            peer = await Peer.open(follower.address)
+            with pytest.raises((EOFError, ConnectionError)):
+                await peer.auth("late")
+
+    run(main())
+
+
 def test_a_client_uses_its_list_when_the_named_leader_is_gone(tmp_path: Path) -> None:
     async def main() -> None:
         async with hub_of(config(tmp_path)) as hub, front(named(free())) as follower:

@@ -289,6 +289,14 @@ async def test_a_will_when_the_hub_ends(tmp_path: Path) -> None:
             assert stored(hub, "gone") == [b"x"]
 
 
+async def test_a_connection_that_is_accepted_while_the_hub_stops(hub: Hub) -> None:
+    # It is made one turn of the event loop after it was accepted.
+    hub.broker.stop()
+    peer = await Peer.open(hub)
+    with pytest.raises((EOFError, ConnectionError)):
+        await peer.auth("late")
+
+
 @pytest.mark.settings(clients=ClientLimits(connections_per_address=2))
 async def test_too_many_connections(hub: Hub) -> None:
     peers = [await Peer.login(hub) for _ in range(2)]

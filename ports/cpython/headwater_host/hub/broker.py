@@ -79,6 +79,7 @@ class Broker:
         #: The reason why logins are refused, an unwritable storage; and the start of that state, by the loop's clock.
         self.unable = ""
         self._failing = 0.0
+        self._stopped = False
         #: True if no client is read: see ``pause``.
         self.paused = False
         self._held: list[Connection] = []
@@ -214,6 +215,10 @@ class Broker:
 
     def opened(self, connection: Connection) -> None:
         """Add a connection, or close it if there are far too many."""
+        if self._stopped:
+            # It was accepted in the turn in which the hub stopped to lead.
+            connection.abort()
+            return
         limits = self._limits
         self.connections.add(connection)
         count = self._by_address[connection.peer] = self._by_address.get(connection.peer, 0) + 1
@@ -401,6 +406,7 @@ class Broker:
 
     def stop(self, reason: int = spec5.SERVER_SHUTTING_DOWN, text: str = "") -> None:
         """Stop reading requests, and disconnect every client with a reason."""
+        self._stopped = True
         self._ticker.cancel()
         for task in self.shared.tasks:
             task.cancel()

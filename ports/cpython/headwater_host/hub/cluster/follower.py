@@ -52,6 +52,7 @@ class Follower:
         )
         #: True while this hub is about to lead: logins wait for ``move``.
         self.defers = False
+        self._stopped = False
         self._ticker = loop.call_later(TICK, self._tick)
 
     def move(self, broker: Broker) -> None:
@@ -71,7 +72,7 @@ class Follower:
     def opened(self, connection: Connection) -> None:
         """Add a connection, or close it if there are too many."""
         self.connections.add(connection)
-        if len(self.connections) > self._limits.connections:
+        if self._stopped or len(self.connections) > self._limits.connections:
             connection.abort()
 
     def closed(self, connection: Connection) -> None:
@@ -117,6 +118,7 @@ class Follower:
 
     def stop(self) -> None:
         """Close every connection."""
+        self._stopped = True
         self._ticker.cancel()
         for task in self.shared.tasks:
             task.cancel()
