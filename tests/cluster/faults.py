@@ -5,15 +5,19 @@ is acknowledged on a new connection.
 """
 
 import asyncio
+import contextlib
+import os
 import random
+import signal
 import time
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 
+from headwater_host.hub.cluster import status
 from headwater_host.hub.cluster.lease import RENEWALS
 from headwater_host.hub.storage.writer import RETRY
 from tests.cluster import launch
 from tests.cluster.proxy import Direction, Proxy
-from tests.cluster.world import LEASE, Cluster, RoamingPeer, Unit
+from tests.cluster.world import LEASE, PATIENCE, Cluster, RoamingPeer, Unit
 from tests.host.history_actors import LOST
 from tests.host.hub_client import Peer
 from tools.broker import BrokerError
@@ -24,6 +28,9 @@ Fault = Callable[[Cluster], Awaitable[None]]
 _STEPS = (3600.0, -3600.0, 86_400.0 * 400, -86_400.0 * 400, 0.7, -0.7)
 #: Seconds of a short disturbance.
 _SHORT = 0.5
+#: Microseconds that a slow disk takes for a sync, at most 100,000; and the process that writes a standby's log.
+_SLOW_SYNC = 100_000
+_RECEIVER = "SELECT pid FROM pg_stat_wal_receiver"
 #: The backend that waits for the standby.
 _WAITING = (
     "SELECT pid FROM pg_stat_activity WHERE wait_event = 'SyncRep' AND application_name LIKE 'headwater%'"
@@ -87,6 +94,32 @@ async def _must_refuse(cluster: Cluster, unit: Unit, client: Peer) -> None:
             peer.abort()
 
 
+async def machine_gone(cluster: Cluster) -> None:
+    """Let nothing pass between the leader and anybody, then kill it: no connection ends before."""
+    unit = cluster.leader
+    cluster.begin_fault("leader's machine gone")
+    for proxy in unit.proxies:
+        proxy.isolate()
+    await cluster.recovered()
+    await unit.kill()
+    for proxy in unit.proxies:
+        proxy.cut()
+        proxy.heal()
+    cluster.later_start(unit)
+
+
+async def hand_over(cluster: Cluster) -> None:
+    """Have another hub lead, as an operator does. No message is refused."""
+    if len(cluster.units) == 1:
+        return
+    refused = RoamingPeer.refused
+    cluster.begin_fault("handover")
+    await asyncio.to_thread(status.hand_over, cluster.primary.url(), PATIENCE)
+    await cluster.recovered()
+    if RoamingPeer.refused > refused:
+        cluster.checker.wrong.append("refused: a message, in a handover")
+
+
 async def refuse(cluster: Cluster) -> None:
     """Reset the leader's connections to the database, and new ones."""
     unit = cluster.leader
@@ -99,19 +132,20 @@ async def refuse(cluster: Cluster) -> None:
 
 
 async def follower_cut_off(cluster: Cluster) -> None:
-    """Cut a hub that does not lead off from the database."""
+    """Let nothing pass between a hub that does not lead and the database, in one direction or in both."""
     unit = _other(cluster)
+    directions = _directions(cluster)
     for proxy in unit.to_database:
-        proxy.isolate()
+        _hold(proxy, directions)
     await cluster.progress()
     for proxy in unit.to_database:
         proxy.heal()
 
 
 async def clients_cut_off(cluster: Cluster) -> None:
-    """Let nothing pass between the clients and the leader, which keeps its lease."""
+    """Let nothing pass between the clients and the leader, which keeps its lease, in one direction or in both."""
     unit = cluster.leader
-    unit.proxy.isolate()
+    _hold(unit.proxy, _directions(cluster))
     await asyncio.sleep(_SHORT)
     unit.proxy.heal()
     await cluster.progress()
@@ -146,6 +180,20 @@ async def slow_database(cluster: Cluster) -> None:
     await cluster.progress()
 
 
+async def slow_disk(cluster: Cluster) -> None:
+    """Delay each sync of the primary's disk, and stop the process that writes the standby's log now and then."""
+    primary, standby = cluster.servers
+    await asyncio.to_thread(primary.configure, commit_delay=_SLOW_SYNC, commit_siblings=0)
+    for _ in range(3):
+        for pid in (await asyncio.to_thread(standby.sql, _RECEIVER)).split():
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(int(pid), signal.SIGSTOP)
+                await asyncio.sleep(_SHORT)
+                os.kill(int(pid), signal.SIGCONT)
+        await cluster.progress()
+    await asyncio.to_thread(primary.configure, commit_delay=0, commit_siblings=5)
+
+
 async def set_clocks(cluster: Cluster) -> None:
     """Set the wall clock of a hub far forward or back. Leadership does not change."""
     await _set_clock(cluster, cluster.chance.choice(cluster.units), cluster.chance.choice(_STEPS))
@@ -166,12 +214,10 @@ async def _set_clock(cluster: Cluster, unit: Unit, seconds: float) -> None:
 
 
 async def standby_away(cluster: Cluster) -> None:
-    """Cut the standby off. Nothing is acknowledged meanwhile."""
-    if len(cluster.servers) < 2:
-        return
+    """Cut the standby off, in one direction or in both. Nothing is acknowledged meanwhile."""
     proxy = cluster.replication[cluster.primary.port]
-    for _ in range(4):
-        proxy.isolate()
+    for directions in (("up", "down"), ("up",), ("down",)):
+        _hold(proxy, directions)
         # Answers that are on their way arrive.
         await asyncio.sleep(_SHORT / 2)
         acked = cluster.checker.count["acked"]
@@ -263,6 +309,15 @@ async def _promote(cluster: Cluster) -> None:
 def name_of(server: PostgreSql) -> str:
     """Return a server's name among standbys."""
     return f"server_{server.port}"
+
+
+def _directions(cluster: Cluster) -> tuple[str, ...]:
+    return cluster.chance.choice((("up",), ("down",), ("up", "down")))
+
+
+def _hold(proxy: Proxy, directions: Iterable[str]) -> None:
+    for name in directions:
+        getattr(proxy, name).hold()
 
 
 def _other(cluster: Cluster) -> Unit:
@@ -380,6 +435,8 @@ FAULTS: dict[str, Fault] = {
     "cut off": cut_off(["up", "down"]),
     "cut off, requests": cut_off(["up"]),
     "cut off, replies": cut_off(["down"]),
+    "machine gone": machine_gone,
+    "handover": hand_over,
     "refuse": refuse,
     "follower cut off": follower_cut_off,
     "clients cut off": clients_cut_off,
@@ -399,6 +456,7 @@ PRECISE: dict[str, Fault] = {
 }
 #: Those that need a standby.
 WITH_STANDBY: dict[str, Fault] = {
+    "slow disk": slow_disk,
     "standby away": standby_away,
     "failover": failover,
     "cancelled wait": cancelled_wait,
@@ -411,7 +469,7 @@ def deck(chance: random.Random, kills: int, failovers: int, others: int) -> list
     kinds = ["failover", "cancelled wait", "restart alone"]
     names = ["kill"] * kills + [kinds[n % len(kinds)] for n in range(failovers)]
     names += [name for name in FAULTS if name != "kill"] * others
-    names += ["standby away"] * (others if failovers else 0)
+    names += ["standby away", "slow disk"] * (others if failovers else 0)
     chance.shuffle(names)
     return names
 

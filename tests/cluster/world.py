@@ -25,9 +25,9 @@ from tests.host.history_actors import CONFIG, LOST, CutPeer, World
 from tests.host.hub_client import Got, Peer
 from tools.postgres import DATABASE, USER, PostgreSql
 
-#: Reasons that send a client to another hub: the server shuts down, is another one, or cannot store for now; or an
-#: earlier connection of the client, which it has given up, has arrived later.
-ELSEWHERE = frozenset({0x88, 0x8B, 0x8E, 0x97, 0x9C, 0x9D})
+#: Reasons that send a client to another hub: the server is not available, busy, shuts down, is another one, or cannot
+#: store for now; or an earlier connection of the client, which it has given up, has arrived later.
+ELSEWHERE = frozenset({0x88, 0x89, 0x8B, 0x8E, 0x97, 0x9C, 0x9D})
 #: Seconds without a byte after which a client gives up a connection, as its keep-alive would.
 SILENCE = 2.0
 #: Seconds of the lease, unless a cluster has another one.
@@ -42,10 +42,13 @@ class RoamingPeer(CutPeer):
     """A client that goes to another hub when one refuses it, or says nothing."""
 
     patience = SILENCE
+    #: Messages that hubs have refused so far.
+    refused = 0
 
     async def _read(self) -> Got:
         got = await super()._read()
         if got.kind == spec.ACK and got.code in ELSEWHERE:
+            RoamingPeer.refused += got.id[0] >> 4 == spec.PUBLISH
             raise ConnectionResetError
         return got
 
@@ -92,6 +95,11 @@ class Unit:
         """The database's servers, through this hub's proxies."""
         places = ",".join(f"127.0.0.1:{proxy.port}" for proxy in self.to_database)
         return f"postgresql://{USER}@{places}/{DATABASE}?target_session_attrs=read-write&connect_timeout=2"
+
+    @property
+    def proxies(self) -> list[Proxy]:
+        """Everything that leads to it or away from it."""
+        return [self.proxy, *self.to_database]
 
     @property
     def alive(self) -> bool:

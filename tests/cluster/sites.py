@@ -1,0 +1,397 @@
+"""Check the history of hubs that replicate by SLAVEOF, under faults and promotions by hand.
+
+    python -m tests.cluster.sites --operations 20000 --faults 30 --seed 7
+
+Four hubs, each with a storage of its own; two slaves confirm each transaction. Each hub reaches each other hub through
+a proxy of its own, and so do the clients. Prints counts and what is wrong; the exit status is 1 if anything is.
+"""
+
+import argparse
+import asyncio
+import random
+import re
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from datetime import datetime, timezone
+from pathlib import Path
+
+from tests.cluster import launch
+from tests.cluster.launch import step
+from tests.cluster.proxy import Network, Proxy
+from tests.cluster.world import PATIENCE, RECOVERED, RoamingPeer, quiet_port
+from tests.host import hub_history
+from tests.host.command import Running, headwater
+from tests.host.history_actors import CONFIG, World
+
+NAMES = "abcd"
+#: Seconds of a disturbance.
+_SHORT = 0.5
+#: The clocks are set by so many seconds.
+_STEPS = (3600.0, -3600.0, 86_400.0 * 400, -86_400.0 * 400)
+#: Changes that are kept for slaves: one that is away for longer gets a snapshot.
+_KEPT = 1000
+#: Seconds after which a leader that is deposed knows it.
+_DEPOSED = "steps down"
+
+
+class Site:
+    """One hub: its process, its storage, the proxy in front of it, and those to the other hubs."""
+
+    def __init__(self, world: "Sites", name: str):
+        self.name = name
+        self._world = world
+        self.directory = world.directory / name
+        self.directory.mkdir()
+        self.port = quiet_port()
+        self.proxy: Proxy = world.network.proxy(("127.0.0.1", self.port))
+        #: By name, the proxies to the other hubs.
+        self.links: dict[str, Proxy] = {}
+        self.clock = self.directory / "clock"
+        step(self.clock, 0)
+        self.running: Running | None = None
+
+    @property
+    def config(self) -> Path:
+        return self.directory / "hub.toml"
+
+    @property
+    def storage(self) -> Path:
+        return self.directory / "hub.db"
+
+    @property
+    def alive(self) -> bool:
+        return self.running is not None and self.running.process.poll() is None
+
+    @property
+    def log(self) -> str:
+        return self.running.errors if self.running is not None else ""
+
+    def configure(self) -> None:
+        """Write its configuration. All proxies exist."""
+        addresses = {name: link.port for name, link in self.links.items()} | {self.name: self.proxy.port}
+        text = f'{CONFIG}[storage]\npath = "{self.storage}"\n'
+        text = text.replace("[limits]\n", f"[limits]\nchanges = {_KEPT}\n")
+        text += f'[replication]\nname = "{self.name}"\nleader = "{NAMES[0]}"\n'
+        for name in NAMES:
+            text += f'[[hub]]\nname = "{name}"\naddress = "127.0.0.1:{addresses[name]}"\n'
+        self.config.write_text(text)
+
+    async def start(self) -> None:
+        """Start it and wait until it listens."""
+        arguments = ["hub", "--config", "hub.toml", "--port", str(self.port)]
+        command = [sys.executable, launch.__file__, str(self.clock)]
+        self.running = Running(arguments, self.directory, command, cwd=self.directory)
+        await asyncio.to_thread(self.running.wait_for, "listening on")
+
+    async def kill(self) -> None:
+        """Kill it (SIGKILL)."""
+        if self.running is not None and self.alive:
+            self.running.process.kill()
+            await asyncio.to_thread(self.running.wait)
+            assert "Traceback" not in self.log, self.log
+
+    async def end(self) -> None:
+        """End it in good order."""
+        assert self.running is not None
+        code = await asyncio.to_thread(self.running.end)
+        assert code == 0, self.log
+        assert "Traceback" not in self.log, self.log
+
+
+class Sites(World):
+    """The hubs and what happens to them. Clients talk to the hub that the operator made the leader."""
+
+    peer = RoamingPeer
+
+    def __init__(self, directory: Path, network: Network, seed: int):
+        super().__init__(directory, seed, sys.maxsize)
+        self.directory = directory
+        self.network = network
+        self.sites = {name: Site(self, name) for name in NAMES}
+        for site in self.sites.values():
+            site.links = {
+                name: network.proxy(("127.0.0.1", other.port))
+                for name, other in self.sites.items()
+                if other is not site
+            }
+            site.configure()
+        self.leader = self.sites[NAMES[0]]
+        #: Called with each line of the progress.
+        self.tell: Callable[[str], object] = lambda text: None
+
+    @property
+    def slaves(self) -> list[Site]:
+        return [site for site in self.sites.values() if site is not self.leader]
+
+    # -- clients -----------------------------------------------------------------------------------------------------
+
+    async def address(self, missed: int) -> tuple[str, int]:
+        """The hub that leads as far as the operator knows."""
+        if missed:
+            await asyncio.sleep(0.05)
+        return self.leader.proxy.address
+
+    def lost_hub(self) -> None:
+        """The end of a connection may not be the answer of the hub that it was made to."""
+        self.life += 1
+
+    # -- the operator ------------------------------------------------------------------------------------------------
+
+    async def command(self, *words: object) -> "subprocess.CompletedProcess[bytes]":
+        """Run a command of headwater hub."""
+        return await asyncio.to_thread(headwater, "hub", *words)
+
+    async def promote(self, *sites: Site) -> None:
+        """Promote a slave with the configuration of each of these hubs at the same time. At most one leads then, and
+        another attempt has one lead."""
+        deadline = time.monotonic() + PATIENCE
+        while True:
+            several = [self.command("promote", "--config", site.config) for site in sites]
+            found: list[str] = []
+            said = b""
+            for done in await asyncio.gather(*several):
+                found += re.findall(r"^(\w) leads epoch \d+$", done.stdout.decode(), re.MULTILINE)
+                said += done.stdout + done.stderr
+            if len(found) > 1:
+                self.checker.wrong.append(f"two leaders: {len(found)} promotions at once: {said!r}")
+            if found:
+                self.lost_hub()
+                self.leader = self.sites[found[0]]
+                self.tell(f"{found[0]} leads")
+                return
+            assert time.monotonic() < deadline, said
+            sites = sites[:1]
+
+    async def rejoin(self, site: Site) -> None:
+        """Make a stopped leader a slave, and start it."""
+        done = await self.command("rejoin", "--config", site.config, self.leader.name)
+        assert done.returncode == 0, done.stderr
+        await site.start()
+
+    async def recovered(self) -> None:
+        """Wait until messages are acknowledged again."""
+        wanted = self.checker.count["acked"] + RECOVERED
+        deadline = time.monotonic() + PATIENCE
+        while self.checker.count["acked"] < wanted and not self.published and not self.checker.wrong:
+            if time.monotonic() > deadline:
+                raise AssertionError(f"nothing is acknowledged within {PATIENCE} s:\n{self.logs()}")
+            await asyncio.sleep(0.005)
+
+    async def refuses(self, site: Site, why: bytes) -> None:
+        """A promotion with this configuration is refused."""
+        done = await self.command("promote", "--config", site.config)
+        if done.returncode != 1 or why not in done.stderr:
+            said = done.stdout + done.stderr
+            self.checker.wrong.append(f"two leaders: a promotion is not refused with {why!r}: {said!r}")
+
+    def logs(self) -> str:
+        """The last lines of each hub's log."""
+        return "\n".join(
+            f"hub {site.name}: " + "\n  ".join(site.log.splitlines()[-12:]) for site in self.sites.values()
+        )
+
+    # -- start and end -----------------------------------------------------------------------------------------------
+
+    async def start(self) -> None:
+        """Start the hubs."""
+        await asyncio.gather(*(site.start() for site in self.sites.values()))
+
+    async def end(self) -> None:
+        """End the hubs, once the slaves have everything, and compare what they have."""
+        deadline = time.monotonic() + PATIENCE
+        while len({await self._position(site) for site in self.sites.values()}) > 1:
+            assert time.monotonic() < deadline, self.logs()
+            await asyncio.sleep(0.1)
+        for site in [*self.slaves, self.leader]:
+            await site.end()
+        texts = [(await self.command("export", site.storage)).stdout for site in self.sites.values()]
+        if len(set(texts)) > 1:
+            self.checker.wrong.append("undone: the hubs' storages are not equal at the end")
+
+    async def _position(self, site: Site) -> bytes:
+        done = await self.command("status", site.config)
+        return b"".join(re.findall(rb"^(?:lineage|seq): .*$", done.stdout, re.MULTILINE))
+
+    def abandon(self) -> None:
+        for site in self.sites.values():
+            if site.running is not None and site.alive:
+                site.running.process.kill()
+                site.running.process.wait()
+
+
+# -- faults ------------------------------------------------------------------------------------------------------------
+
+
+async def kill_leader(world: Sites) -> None:
+    """Kill the leader, promote a slave, and make the old leader a slave."""
+    old = world.leader
+    await old.kill()
+    await world.promote(world.chance.choice(world.slaves))
+    await world.recovered()
+    await world.rejoin(old)
+
+
+async def promote_twice(world: Sites) -> None:
+    """Kill the leader, and promote on two hubs at the same time."""
+    old = world.leader
+    await old.kill()
+    await world.promote(*world.chance.sample(world.slaves, 2))
+    await world.recovered()
+    await world.rejoin(old)
+
+
+async def promote_on_both_sides(world: Sites) -> None:
+    """Kill the leader, split the slaves, and promote on both sides: one slave alone must not lead."""
+    old = world.leader
+    alone, *others = world.chance.sample(world.slaves, 3)
+    for other in others:
+        for proxy in (alone.links[other.name], other.links[alone.name]):
+            proxy.isolate()
+    await old.kill()
+    await asyncio.gather(world.refuses(alone, b"must be fenced"), world.promote(others[0]))
+    await world.recovered()
+    for other in others:
+        for proxy in (alone.links[other.name], other.links[alone.name]):
+            proxy.heal()
+            proxy.cut()
+    await world.rejoin(old)
+
+
+async def split(world: Sites) -> None:
+    """Cut the leader off from all other hubs, not from its clients. Nothing is acknowledged until another hub leads."""
+    old, slaves = world.leader, world.slaves
+    links = [site.links[old.name] for site in slaves] + list(old.links.values())
+    for link in links:
+        link.isolate()
+    await world.refuses(old, b"leads epoch")
+    acked = world.checker.count["acked"]
+    await asyncio.sleep(_SHORT)
+    if world.checker.count["acked"] > acked:
+        world.checker.wrong.append("lost: acknowledged while the slaves are away")
+    await world.promote(world.chance.choice(slaves))
+    await world.recovered()
+    for link in links:
+        link.heal()
+        link.cut()
+    # The new leader tells it.
+    assert old.running is not None
+    await asyncio.to_thread(old.running.wait_for, _DEPOSED)
+    await old.end()
+    await world.rejoin(old)
+
+
+async def kill_slave(world: Sites) -> None:
+    """Kill a slave, which returns when others have gone on."""
+    slave = world.chance.choice(world.slaves)
+    await slave.kill()
+    await world.recovered()
+    await slave.start()
+    await world.recovered()
+
+
+async def slave_away(world: Sites) -> None:
+    """Cut a slave off in one direction or in both, now and then for so long that it needs a snapshot."""
+    slave = world.chance.choice(world.slaves)
+    link = slave.links[world.leader.name]
+    for name in world.chance.choice((("up",), ("down",), ("up", "down"))):
+        getattr(link, name).hold()
+    for _ in range(world.chance.choice((1, 10))):
+        await world.recovered()
+    link.heal()
+    link.cut()
+
+
+async def cut_links(world: Sites) -> None:
+    """Reset the connections of all slaves, again and again."""
+    for _ in range(10):
+        for slave in world.slaves:
+            slave.links[world.leader.name].cut()
+        await asyncio.sleep(world.chance.random() / 5)
+    await world.recovered()
+
+
+async def set_clocks(world: Sites) -> None:
+    """Set the wall clock of a hub far forward or back."""
+    step(world.chance.choice(list(world.sites.values())).clock, world.chance.choice(_STEPS))
+    await world.recovered()
+
+
+FAULTS: dict[str, Callable[[Sites], Awaitable[None]]] = {
+    "kill leader": kill_leader,
+    "promote twice": promote_twice,
+    "promote on both sides": promote_on_both_sides,
+    "split": split,
+    "kill slave": kill_slave,
+    "slave away": slave_away,
+    "cut links": cut_links,
+    "clocks": set_clocks,
+}
+
+
+async def inject(world: Sites, names: Sequence[str], operations: int) -> None:
+    """Inject one fault after the other, spread over so many operations; then let the publishers end."""
+    between = max(1, operations // (len(names) + 1))
+    for name in names:
+        wanted = world.operations + world.chance.randrange(1, 2 * between)
+        while world.operations < wanted:
+            await asyncio.sleep(0.002)
+        world.see("fault", name)
+        world.tell(name)
+        world.lost_hub()
+        await FAULTS[name](world)
+        world.lost_hub()
+    while world.operations < operations:
+        await asyncio.sleep(0.002)
+    world.messages = 0
+
+
+def run(
+    operations: int,
+    seed: int,
+    names: Sequence[str],
+    *,
+    patience: float = 120.0,
+    tell: Callable[[str], object] = lambda text: None,
+) -> Sites:
+    """Return a history of about so many operations, with these faults spread over it."""
+
+    async def main(directory: Path, network: Network) -> Sites:
+        world = Sites(directory, network, seed)
+        world.tell = tell
+        await hub_history.play(world, lambda: inject(world, names, operations), patience)
+        return world
+
+    with tempfile.TemporaryDirectory() as directory, Network() as network:
+        return asyncio.run(main(Path(directory), network))
+
+
+def _tell(text: str) -> None:
+    """Print progress with the time, as in the hubs' logs."""
+    print(f"{datetime.now(timezone.utc):%H:%M:%S.%f} {text}", file=sys.stderr, flush=True)
+
+
+def main() -> int:
+    """The command."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--operations", type=int, default=20_000)
+    parser.add_argument("--faults", type=int, default=24, help="how many faults are injected")
+    parser.add_argument("--only", action="append", choices=list(FAULTS), help="only this fault; repeatable")
+    parser.add_argument("--seed", type=int, default=1)
+    args = parser.parse_args()
+    kinds = args.only or list(FAULTS)
+    names = [kinds[n % len(kinds)] for n in range(args.faults)]
+    random.Random(args.seed).shuffle(names)
+    began = time.monotonic()
+    world = run(args.operations, args.seed, names, tell=_tell)
+    print(f"{world.operations} operations, {len(names)} faults, {time.monotonic() - began:.0f} s:")
+    print("".join(f"  {kind} {number}\n" for kind, number in sorted(world.checker.count.items())), end="")
+    print(f"  delivered again, as allowed: {dict(world.checker.again)}")
+    print("\n".join(world.checker.wrong[:20]) or "nothing lost, doubled, reordered or undone; hubs are equal")
+    return 1 if world.checker.wrong else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
