@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 _ANSWER = 5.0
 #: Seconds until a promoted slave leads.
 _LEAD = 120.0
-#: Attempts to fence every slave that answers.
-_TRIES = 5
+#: Times that fencing is repeated until every slave that answers is fenced.
+_TRIES = 4
 
 
 def add(commands: Any) -> None:
@@ -185,14 +185,17 @@ def _promote(args: argparse.Namespace) -> int:
 
 async def _promoted(replication: ReplicationConfig, *, force: bool) -> int:
     from headwater_host.hub.replication.lineage import Lineage
-    from headwater_host.hub.replication.promotion import most_advanced
+    from headwater_host.hub.replication.promotion import most_advanced, plan
 
-    for last in (False,) * (_TRIES - 1) + (True,):
-        chosen, fenced = await _fenced(replication, force=force, last=last)
+    chosen, fenced = await _fenced(replication, force=force)
+    for _ in range(_TRIES):
         if len(fenced) == len(chosen.slaves):
             break
         # Another promotion may run. A slave that is left fenced for that one would follow no leader of this one.
         await asyncio.sleep(random.uniform(0.2, 2.0))
+        chosen, fenced = await _fenced(replication, force=force)
+    # Some may have failed since they answered.
+    plan(fenced, len(replication.hubs), replication.need, force=force)
     best = most_advanced(fenced)
     await _ask(replication, best, command="promote", epoch=chosen.epoch, ident=chosen.ident)
     for _ in range(int(_LEAD)):
@@ -207,13 +210,8 @@ async def _promoted(replication: ReplicationConfig, *, force: bool) -> int:
     raise CommandError(f"{best} does not lead after {_LEAD:.0f} seconds: see its log", FAILED)
 
 
-async def _fenced(
-    replication: ReplicationConfig, *, force: bool, last: bool
-) -> "tuple[Plan, dict[str, dict[str, Any]]]":
-    """Plan a promotion, and fence the slaves that answer; return the plan and the status of those that are fenced.
-
-    If they are too few, StorageError is raised in the ``last`` attempt.
-    """
+async def _fenced(replication: ReplicationConfig, *, force: bool) -> "tuple[Plan, dict[str, dict[str, Any]]]":
+    """Plan a promotion, and fence the slaves that answer; return the plan and the status of those that are fenced."""
     from headwater_host.hub.replication.promotion import plan
 
     found: dict[str, dict[str, Any]] = {}
@@ -234,9 +232,6 @@ async def _fenced(
             )
         except ClientError as error:
             print(f"{name}: not fenced: {error}", file=sys.stderr)
-    if last:
-        # Some may have failed since they answered.
-        plan(fenced, len(replication.hubs), replication.need, force=force)
     return chosen, fenced
 
 
