@@ -28,15 +28,6 @@ def _committing(self: Any) -> Iterator[None]:
     yield
 
 
-def _local() -> None:
-    before = postgres._Connection._set
-
-    def set_(self: Any, name: str, value: str) -> None:
-        before(self, name, "local" if name == "synchronous_commit" else value)
-
-    postgres._Connection._set = set_  # type: ignore[method-assign]
-
-
 def _at_once(self: Any, done: Callable[[], None]) -> None:
     done()
 
@@ -160,7 +151,11 @@ MUTANTS: dict[str, Mutant] = {
         _both(_set(writer.Writer, "after", _at_once), _set(writer.Writer, "answer", _answer_at_once)),
         ["kill"],
     ),
-    "does not wait for the standby": Mutant(_local, ["standby away"], standby=True),
+    "does not wait for the standby": Mutant(
+        _set(postgres, "_SETTINGS", postgres._SETTINGS | {"synchronous_commit": "local"}),
+        ["standby away"],
+        standby=True,
+    ),
     "takes a warning for success": Mutant(
         _set(postgres._Connection, "committing", _committing), ["cancelled wait"], standby=True
     ),

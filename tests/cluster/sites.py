@@ -50,7 +50,7 @@ class Site:
         #: By name, the proxies to the other hubs.
         self.links: dict[str, Proxy] = {}
         self.clock = self.directory / "clock"
-        step(self.clock, 0)
+        launch.make(self.clock)
         self.running: Running | None = None
 
     @property

@@ -49,6 +49,14 @@ _DEFAULTS = {
     "tcp_user_timeout": "10000",
     "target_session_attrs": "read-write",
 }
+#: Settings of each connection.
+_SETTINGS = {
+    "client_min_messages": "warning",
+    "synchronous_commit": "on",
+    "lock_timeout": f"{LOCK_S}s",
+    "statement_timeout": "0",
+}
+_SET = "SELECT set_config(name, value, false) FROM unnest(%s::text[], %s::text[]) AS settings (name, value)"
 #: Which hub may write, where no lease says so.
 _LOCK = 0x4857_6875
 
@@ -101,14 +109,8 @@ class _Connection:
         self.db.add_notice_handler(self._notice)
         # Set here, since a role or a database may have other values.
         with self.limited(LOCK_S):
-            self._set("application_name", application_name)
-            self._set("client_min_messages", "warning")
-            self._set("synchronous_commit", "on")
-            self._set("lock_timeout", f"{LOCK_S}s")
-            self._set("statement_timeout", "0")
-
-    def _set(self, name: str, value: str) -> None:
-        self.db.execute("SELECT set_config(%s, %s, false)", (name, value))
+            settings = _SETTINGS | {"application_name": application_name}
+            self.db.execute(_SET, (list(settings), list(settings.values())))
 
     def _notice(self, notice: errors.Diagnostic) -> None:
         if notice.severity_nonlocalized == "WARNING":
