@@ -39,15 +39,15 @@ def at(*numbers: int, topic: str = "t") -> list[Identity]:
 
 
 def test_parts_one_behind_the_other_share_nothing() -> None:
-    assert overlap(at(1, 2, 3), at(4, 5), at(6)) == ({}, set())
+    assert overlap(at(1, 2, 3), at(4, 5), at(6)) == ({}, set(), set())
 
 
 def test_a_gap_that_another_part_fills_is_not_shared() -> None:
-    assert overlap(at(1, 2, 4, 5), at(3, 6)) == ({}, set())
+    assert overlap(at(1, 2, 4, 5), at(3, 6)) == ({}, set(), set())
 
 
 def test_the_same_numbers_of_another_topic_are_not_shared() -> None:
-    assert overlap(at(1, 2), at(1, 2, topic="u")) == ({}, set())
+    assert overlap(at(1, 2), at(1, 2, topic="u")) == ({}, set(), set())
 
 
 def test_what_two_parts_have_is_shared_by_these_two() -> None:

@@ -128,11 +128,13 @@ class Batches:
         assert stored is not None
         return stored
 
-    def forget(self) -> None:
-        """Remove the documents of old batches."""
-        for number in self._numbers()[:-_KEPT]:
-            for suffix in (_FILES, _PLAN):
-                self._path(number, suffix).unlink(missing_ok=True)
+    def forget(self, needed: set[str]) -> None:
+        """Remove old batches: their documents, and other files of theirs that are not needed."""
+        oldest = max(self._numbers(), default=0) - _KEPT
+        for name in os.listdir(self.folder):  # noqa: PTH208
+            number = name.partition(".")[0].partition("-")[0]
+            if number.isdecimal() and int(number) <= oldest and name not in needed:
+                (self.folder / name).unlink(missing_ok=True)
 
     def _path(self, number: int, suffix: str) -> Path:
         return self.folder / f"{number:06d}{suffix}"

@@ -22,7 +22,7 @@ from headwater_host.mq.fields import IN_GROUP, SEGMENT
 from headwater_spark.arrow import Bools, Rows, values
 from headwater_spark.assembly import TOO_LARGE
 from headwater_spark.mqmde import Mqmdes
-from headwater_spark.segments import hashes
+from headwater_spark.segments import Hashes, hashes
 from headwater_spark.sizes import MAX_MESSAGE
 
 #: Subfolder of the run's folder.
@@ -62,17 +62,21 @@ def buckets(log_bytes: int, slots: int) -> int:
     return max(slots, -(-log_bytes // _BUCKET_BYTES))
 
 
-def write(out: Path, label: str, count: int, messages: dict[str, Any], found: Mqmdes, good: Rows) -> None:
-    """Write messages with an MQMDE, `good` of `found`, as part `label` in `count` buckets."""
+def write(out: Path, label: str, count: int, messages: dict[str, Any], found: Mqmdes, good: Rows) -> Hashes:
+    """Write messages with an MQMDE, `good` of `found`, as part `label` in `count` buckets.
+
+    Returns the hashes of their groups, each once.
+    """
     path = out / FOLDER / f"{label}.arrow"
     if not len(good):
         # An earlier attempt at this part may have written a file.
         path.unlink(missing_ok=True)
-        return
+        return np.zeros(0, np.uint64)
     rows = found.rows[good]
     topic = messages["topic"].cast(pa.string()).fill_null("").dictionary_encode()
     key = hashes(topic.take(pa.array(rows)), found.group_id[good])
     single = found.flags[good] & (SEGMENT | IN_GROUP) == 0
+    groups = np.unique(key[~single])
     # Messages without a group share one GroupId and need not meet.
     key[single] = np.arange(np.count_nonzero(single), dtype=np.uint64)
     bucket = (key % np.uint64(count)).astype(np.int64)
@@ -87,6 +91,7 @@ def write(out: Path, label: str, count: int, messages: dict[str, Any], found: Mq
         for start, end in pairwise(edges):
             writer.write_batch(batch.slice(start, end - start))
     partial.replace(path)
+    return groups
 
 
 def read(out: Path, bucket: int) -> Iterator[Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from headwater_spark.arrow import Bools, one, take
+from headwater_spark.arrow import Bools, Rows, numbers, one, take, valid
 from headwater_spark.messages import COLUMNS, UNSETTLED, Groups, Key, Name, in_order, named, receipts, settle
 from headwater_spark.overlaps import Runs, rows_in
 from headwater_spark.part import Job, Output, Part
@@ -21,7 +22,12 @@ from headwater_spark.tables import MESSAGES, QUARANTINE, TELEMETRY, Column, File
 CANDIDATES = Table(
     "candidates",
     "rows that may have a copy in another part",
-    (*UNSETTLED, Column("meet", "binary", "equal for rows that have to meet")),
+    (
+        *UNSETTLED,
+        Column("meet", "binary", "equal for rows that have to meet"),
+        Column("stored", "string", "file of a row that an earlier batch has stored; otherwise null"),
+        Column("row", "long", "its row in the file"),
+    ),
 )
 
 
@@ -62,29 +68,46 @@ class Candidates:
         """Write the candidates among the rows and return where they are."""
         columns = {name: one(table[name]) for name in COLUMNS.names}
         aside = np.zeros(table.num_rows, np.bool_)
+        for rows, names in self._find(table, groups, elsewhere):
+            aside[rows] = True
+            self._write(take(columns, rows), names)
+        return aside
+
+    def write_stored(self, keys: Any, file: str, first: int, load: Callable[[], Any]) -> None:
+        """Write the candidates among stored rows, numbered from `first` in their file.
+
+        `keys` and what `load` returns are the rows with COLUMNS; in `keys`, those that do not decide may be null.
+        """
+        none = np.zeros(keys.num_rows, np.bool_)
+        columns: dict[str, Any] = {}
+        for rows, names in self._find(keys, Groups(keys, none), none):
+            if not len(rows):
+                continue
+            if not columns:
+                table = load()
+                columns = {name: one(table[name]) for name in COLUMNS.names}
+            stored = {"stored": pa.array([file] * len(rows), pa.string()), "row": pa.array(rows + first)}
+            self._write(take(columns, rows) | stored, names)
+
+    def _find(self, table: Any, groups: Groups, elsewhere: Bools) -> Iterator[tuple[Rows, Sequence[str]]]:
+        """Yield rows, and the columns in which rows that have to meet are equal."""
         shared = np.sort(rows_in(groups, self._aside.ranges))
         if len(shared):
-            aside[shared] = True
-            rows = take(columns, shared)
-            by_id = pc.is_valid(rows["origin"])
-            meet = pc.if_else(
-                by_id, _join(rows, "origin", "made_ns"), _join(rows, "topic", "board", "boot", "seq")
-            )
-            self._write(rows, meet)
+            by_id = valid(table["origin"])[shared]
+            yield shared[by_id], ("origin", "made_ns")
+            yield shared[~by_id], ("topic", "board", "boot", "seq")
         keys = self._aside.keys
         if keys:
             first, duplicate = receipts(table, elsewhere)
             times = {key.time_ns for key in keys}
             for where, column in ((first, "time_ns"), (duplicate, "first_ns")):
                 found = [row for row, key in named(table, where, column, times) if key in keys]
-                aside[found] = True
-                rows = take(columns, np.array(found, np.int64))
-                self._write(rows, _join(rows, "peer", "packet_id", column))
-        return aside
+                yield np.array(found, np.int64), ("peer", "packet_id", column)
 
-    def _write(self, rows: dict[str, Any], meet: Any) -> None:
-        columns = rows | {"meet": meet}
-        schema = self._schema
+    def _write(self, rows: dict[str, Any], names: Sequence[str]) -> None:
+        schema, count = self._schema, len(rows["topic"])
+        columns = {"stored": pa.nulls(count, pa.string()), "row": pa.nulls(count, pa.int64())} | rows
+        columns["meet"] = _join(rows, *names)
         self._file.write(pa.record_batch([columns[name] for name in schema.names], schema=schema))
 
 
@@ -98,14 +121,34 @@ def settle_candidates(job: Job, number: int, batches: list[Any]) -> Part:
     pa.set_cpu_count(1)
     part = Part(number)
     # Spark may name the time zone of a timestamp differently.
-    rows = pa.Table.from_batches(batches).cast(CANDIDATES.plain).sort_by("position")
+    rows = pa.Table.from_batches(batches).cast(CANDIDATES.plain)
+    rows = rows.take(pa.array(_in_order_of_log(rows)))
     table = _as_columns(rows)
+    table = table.set_column(
+        table.schema.get_field_index("position"), "position", pa.array(np.arange(len(rows), dtype=np.int64))
+    )
     none = np.zeros(table.num_rows, np.bool_)
-    settled = settle(table, Groups(table, none), none)
+    settled = settle(table, Groups(table, none), none, job.horizon_ns)
+    stored = valid(rows["stored"])
+    # Stored rows are the first, so they stay and are neither conflicts nor counted again.
+    settled.keep &= ~stored
+    settled.elsewhere = settled.elsewhere | stored
+    for row in np.flatnonzero(stored & (settled.copies > 1)).tolist():
+        more = part.receipts.setdefault(rows["stored"][row].as_py(), {})
+        more[rows["row"][row].as_py()] = int(settled.copies[row]) - 1
     parsed = Parser().parse(one(table["payload"]))
     with Output(job, part, f"c{number:05d}", (MESSAGES, TELEMETRY, QUARANTINE)) as output:
         output.settled(table, parsed.metrics, settled)
     return part
+
+
+def _in_order_of_log(rows: Any) -> Rows:
+    """Return the order of rows in the log: stored ones first, by segment, offset and record."""
+    stored = valid(rows["stored"])
+    file = pc.rank(one(rows["file"]), tiebreaker="min").to_numpy()
+    places = [np.where(stored, one(rows[name]).to_numpy(), 0) for name in ("record", "offset")]
+    order: Rows = np.lexsort((numbers(rows["position"]), *places, np.where(stored, file, 0), ~stored))
+    return order
 
 
 def _as_columns(rows: Any) -> Any:

@@ -13,10 +13,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
-from headwater.fmq.spec import CONSUMERESP, PUBLISH, REGISTER
+from headwater.fmq.spec import CONSUMERESP, PINGREQ, PUBLISH, REGISTER
 from headwater_host.capture.fmq_frame import tag_texts, topic_text
-from headwater_spark.arrow import Bools, codes, strings
+from headwater_spark.arrow import Bools, codes, octets, strings
 from headwater_spark.fmq_core import CoreFrame, are_plain_tags, is_plain_topic, registered_topic
 from headwater_spark.words import Data, Offsets, Words
 
@@ -279,6 +280,15 @@ def registered(data: npt.NDArray[np.uint8], starts: Starts, packets: Packets) ->
     """Return the topics that REGISTER frames name."""
     rows = np.flatnonzero((packets.kind == REGISTER) & (packets.error == 0)).tolist()
     return {registered_topic(data[starts[row] : starts[row + 1]].tobytes()) for row in rows}
+
+
+def parse_ids(ids: Any) -> tuple[Any, npt.NDArray[np.int64]]:
+    """Return `origin` and `made_ns` of a column of message ids without nulls."""
+    # A PINGREQ is its type and a message id.
+    frames = pc.binary_join_element_wise(pa.scalar(bytes([PINGREQ << 4])), ids, pa.scalar(b""))
+    starts, data = octets(frames)
+    found = decode(data, starts)
+    return found.origin, found.made_ns
 
 
 def _packets(frames: _Frames, message: Bools, pieces: Any, topics: Any, tags: Any) -> Packets:

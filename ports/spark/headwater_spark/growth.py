@@ -14,6 +14,7 @@ import secrets
 import shutil
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 
 from headwater_host.capture.log_id import log_id
@@ -23,8 +24,10 @@ from headwater_spark import buckets, delta
 from headwater_spark.batches import WORK, Batches, BatchFiles, BatchPlan, LogRange, writing
 from headwater_spark.delta import Change
 from headwater_spark.engine import Engine
+from headwater_spark.known import Known
+from headwater_spark.messages import HORIZON_NS
 from headwater_spark.part import Job
-from headwater_spark.passes import process
+from headwater_spark.passes import Before, process
 from headwater_spark.plan import Plan, combine, plan
 from headwater_spark.positions import Position
 from headwater_spark.result import Result
@@ -50,6 +53,7 @@ def grow(
     partition_bytes: int = PARTITION_BYTES,
     batch_rows: int = BATCH_ROWS,
     logical_topics: Sequence[str] = (),
+    horizon_ns: int = HORIZON_NS,
     max_message: int = MAX_MESSAGE,
     say: Say = lambda text: None,
 ) -> Result:
@@ -59,13 +63,18 @@ def grow(
     names a batch of a streaming query: a batch that the tables have is not added again.
 
     `logical_topics` are MQTT filters of the topics whose MQMDEs are reassembled; by default all. `max_message` is
-    the maximum payload size in `logical_messages`.
+    the maximum payload size in `logical_messages`. A message repeats only one that was received at most `horizon_ns`
+    before or after it.
 
     Raises FileNotFoundError or NotADirectoryError without a log, `batches.BusyError` when another run writes to
     `out`, and `delta.OldTablesError` when `out` contains something else under a table's name.
     """
     began = time.monotonic()
-    settings = {"logical_topics": list(logical_topics), "max_message": max_message}
+    settings = {
+        "logical_topics": list(logical_topics),
+        "max_message": max_message,
+        "horizon_ns": horizon_ns,
+    }
     with writing(out):
         delta.check(out, TABLES)
         run = _Run(engine, out, partition_bytes, batch_rows, say)
@@ -155,7 +164,7 @@ class _Run:
             if change:
                 delta.commit(self._out, table, batch.number, change, note)
         self._save_positions(batch)
-        self.batches.forget()
+        self.batches.forget(Known.from_json(files.known).files())
         shutil.rmtree(self._out / WORK, ignore_errors=True)
         return result
 
@@ -172,16 +181,36 @@ class _Run:
             batch.settings["max_message"],
             buckets.buckets(log.bytes, self._engine.slots),
         )
-        job = Job(self._out.absolute(), work, batch.number, log.partitions, self._batch_rows, slots, logical)
+        job = Job(
+            self._out.absolute(),
+            work,
+            batch.number,
+            log.partitions,
+            self._batch_rows,
+            slots,
+            logical,
+            batch.settings["horizon_ns"],
+        )
         try:
-            parts = process(self._engine, job, result, self._say)
-            files = BatchFiles({table.name: Change() for table in TABLES})
-            for part in parts:
-                for name, found in part.files.items():
-                    files.changes[name].add += found
+            before = self._before(batch.number)
+            done = process(self._engine, job, (log.first_ns, log.last_ns), before, self._say)
+            result.again, result.candidates = done.again, done.candidates
+            result.collect(done.parts)
+            files = BatchFiles({table.name: Change() for table in TABLES}, asdict(before.known))
+            for part in done.parts:
+                for name, added in part.files.items():
+                    files.changes[name].add += added
+                for name, replaced in part.replaced.items():
+                    files.changes[name].remove += replaced
             return result, self.batches.list_files(batch.number, files)
         finally:
             shutil.rmtree(work, ignore_errors=True)
+
+    def _before(self, number: int) -> Before:
+        files = self.batches.files(number - 1)
+        known = Known.from_json({} if files is None else files.known)
+        tables = {table.name: delta.live(self._out, table).files for table in TABLES}
+        return Before(known, self.batches.folder, tables)
 
     def _save_positions(self, batch: BatchPlan) -> None:
         """Let retention remove what the tables have."""

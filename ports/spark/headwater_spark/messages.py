@@ -3,13 +3,16 @@
 Rows are those of the table `messages` with the columns that the decision needs. The rules:
 
 - **By message id**, for FMQ. Rows are one message if type, process, thread and time of their ids are equal
-  (`origin`, `made_ns`). The first received row stays. A row with another payload is a conflict.
+  (`origin`, `made_ns`). The first row in the log stays. A row with another payload is a conflict.
 - **By identity**, for MQTT. Rows are one message if topic, board, boot and seq are equal. The first row stays,
   conflicts are as above.
 - **By mark**, for MQTT rows without an identity. A row that the receiver marked as a duplicate repeats the row that
   the same peer sent under the same packet identifier at the marked time, if the log has that row with the same QoS,
   topic and payload. All other rows stay. A row is `doubtful` if its mark is uncertain, if it has DUP and no mark,
   or if the log does not have the row that it repeats.
+
+A row repeats only a row whose receive time differs by at most the *horizon*. So a batch finds the rows that earlier
+batches have stored in files of that time, and a log in one batch gives the same rows as in many.
 """
 
 from __future__ import annotations
@@ -24,9 +27,12 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from headwater_host.capture.format import DUPLICATE
 from headwater_spark.arrow import Bools, Rows, codes, flags, null_codes, numbers, one, valid, values
 from headwater_spark.tables import MESSAGES, Table, table
 
+#: Default horizon: 7 days.
+HORIZON_NS = 7 * 86_400 * 10**9
 #: Columns of the table that the rules determine.
 VERDICTS = ("copies", "possible_duplicate")
 #: Columns that only the rules need.
@@ -36,7 +42,6 @@ RULED = table(
     """
     position   long     position in the log
     doubtful   boolean  whether the mark leaves the row uncertain
-    packet_id  int      packet id
     first_ns   long     receive time of a duplicate's original
     origin     string*  maker of the FMQ message id
     made_ns    long     when
@@ -158,29 +163,35 @@ def _nulls(n: int, type_: Any) -> Any:
     return null_codes(n) if pa.types.is_dictionary(type_) else pa.nulls(n, type_)
 
 
-def settle(table: Any, groups: Groups, elsewhere: Bools) -> Settled:
+def settle(table: Any, groups: Groups, elsewhere: Bools, horizon_ns: int = HORIZON_NS) -> Settled:
     """Apply the rules to rows with COLUMNS and their `groups`. Rows `elsewhere` are not settled here."""
     n = table.num_rows
     settled = Settled(
         ~elsewhere, np.ones(n, np.int32), np.zeros(n, np.bool_), elsewhere, np.zeros(n, np.bool_)
     )
-    _by_identity(table, groups, settled)
-    _by_mark(table, settled)
+    _by_identity(table, groups, settled, horizon_ns)
+    _by_mark(table, settled, horizon_ns)
     return settled
 
 
-def _by_identity(table: Any, groups: Groups, settled: Settled) -> None:
+def _by_identity(table: Any, groups: Groups, settled: Settled, horizon_ns: int) -> None:
     same = (groups.group[1:] == groups.group[:-1]) & (groups.seq[1:] == groups.seq[:-1])
     if not same.any():
         return
-    # Rows with copies, by message and then by receipt.
+    # Rows with copies, by message and then in the order of the log.
     member = np.append(same, False) | np.append(False, same)
     message = np.cumsum(np.append(True, ~same))[member]
     rows = groups.rows[member]
-    order = np.lexsort((numbers(table["position"])[rows], numbers(table["time_ns"])[rows], message))
+    order = np.lexsort((numbers(table["position"])[rows], message))
     rows, message = rows[order], message[order]
     is_first = np.append(True, message[1:] != message[:-1])
     first = rows[is_first][np.cumsum(is_first) - 1]
+    time_ns = numbers(table["time_ns"])
+    far = np.abs(time_ns[rows] - time_ns[first]) > horizon_ns
+    if far.any():
+        some = np.flatnonzero(np.isin(message, message[far]))
+        first[some] = _firsts_within(rows[some], message[some], time_ns, horizon_ns)
+        is_first = first == rows
     payload = one(table["payload"])
     equal = pc.equal(payload.take(pa.array(rows)), payload.take(pa.array(first))).to_numpy(
         zero_copy_only=False
@@ -190,14 +201,31 @@ def _by_identity(table: Any, groups: Groups, settled: Settled) -> None:
     np.add.at(settled.copies, first[~is_first & equal], 1)
 
 
+def _firsts_within(rows: Rows, message: Rows, time_ns: Rows, horizon_ns: int) -> Rows:
+    """Return for each row the first row of its message that stays and is within the horizon; itself if none is."""
+    stay: dict[int, list[tuple[int, int]]] = {}
+    found: Rows = rows.copy()
+    for k, (row, name, time) in enumerate(
+        zip(rows.tolist(), message.tolist(), time_ns[rows].tolist(), strict=True)
+    ):
+        others = stay.setdefault(name, [])
+        near = next((other for other, at in others if abs(time - at) <= horizon_ns), None)
+        if near is None:
+            others.append((row, time))
+        else:
+            found[k] = near
+    return found
+
+
 def receipts(table: Any, elsewhere: Bools) -> tuple[Bools, Bools]:
     """Return where rows are that only a mark distinguishes (MQTT, QoS 1 and 2, no identity): first receipts, and
     duplicates, which have a `first_ns`.
     """
     plain = (codes(table["board"]) < 0) & (codes(table["origin"]) < 0) & (numbers(table["qos"]) > 0)
     plain &= ~elsewhere
-    duplicate = plain & valid(table["first_ns"])
-    return plain & ~duplicate, duplicate
+    marked = numbers(table["mark"]) == DUPLICATE
+    # A stored row does not tell which row it repeats.
+    return plain & ~marked, plain & marked & valid(table["first_ns"])
 
 
 def named(table: Any, where: Bools, column: str, times: Collection[int]) -> Iterator[tuple[int, Key]]:
@@ -208,7 +236,7 @@ def named(table: Any, where: Bools, column: str, times: Collection[int]) -> Iter
         yield row, Key(peers[peer[row]], int(packet_id[row]), int(time_ns[row]))
 
 
-def _by_mark(table: Any, settled: Settled) -> None:
+def _by_mark(table: Any, settled: Settled, horizon_ns: int) -> None:
     first, duplicate = receipts(table, settled.elsewhere)
     if not first.any() and not duplicate.any():
         return
@@ -219,12 +247,19 @@ def _by_mark(table: Any, settled: Settled) -> None:
     if not duplicate.any():
         return
     times = set(numbers(table["first_ns"])[duplicate].tolist())
-    firsts = {key: row for row, key in named(table, first, "time_ns", times)}
+    position = numbers(table["position"])
+    firsts: dict[Key, int] = {}
+    for row, key in named(table, first, "time_ns", times):
+        if key not in firsts or position[row] < position[firsts[key]]:
+            firsts[key] = row
     qos, topic, payload = numbers(table["qos"]), codes(table["topic"]), one(table["payload"])
     for row, key in named(table, duplicate, "first_ns", times):
-        of = firsts.get(key)
-        if of is None:
+        is_near = abs(int(time_ns[row]) - key.time_ns) <= horizon_ns
+        of = firsts.get(key) if is_near else None
+        if of is None and is_near:
             settled.unresolved.add(key)
+        if of is not None and position[of] > position[row]:
+            of = None
         if of is None or qos[of] != qos[row] or topic[of] != topic[row] or payload[of] != payload[row]:
             settled.doubtful[row] = True
         else:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -34,10 +34,14 @@ PartRuns = dict[Name, Runs]
 
 
 class Shared(NamedTuple):
-    """Ranges of seq, ends included, that may be in several parts, and the parts with a run there."""
+    """Ranges of seq, ends included, that may be in several parts, and the parts with a run there.
+
+    `before` are the indexes of earlier batches with a run there.
+    """
 
     ranges: dict[Name, Runs]
     parts: set[int]
+    before: set[int]
 
 
 def runs_of(groups: Groups) -> PartRuns:
@@ -54,17 +58,25 @@ def runs_of(groups: Groups) -> PartRuns:
     return result
 
 
-def shared(parts: Iterable[tuple[int, PartRuns]]) -> Shared:
-    """Return where runs of different parts overlap."""
+def shared(parts: Iterable[tuple[int, PartRuns]], before: Sequence[PartRuns] = ()) -> Shared:
+    """Return where runs of different parts overlap each other, and those of earlier batches, `before`."""
     by_name: dict[Name, list[tuple[int, int, int]]] = defaultdict(list)
     for part, runs in parts:
         for name, (low, high) in runs.items():
             by_name[name] += ((lo, hi, part) for lo, hi in zip(low.tolist(), high.tolist(), strict=True))
-    result = Shared({}, set())
+    result = Shared({}, set(), set())
     for name, runs_ in by_name.items():
-        ranges = _overlaps(runs_)
+        # Number -1 - k is batch k.
+        olds = [
+            (lo, hi, -1 - k)
+            for k, runs in enumerate(before)
+            if name in runs
+            for lo, hi in zip(*(ends.tolist() for ends in runs[name]), strict=True)
+        ]
+        ranges = _overlaps(runs_ + _union(olds))
         if not ranges:
             continue
+        runs_ += olds
         low, high = (np.array(ends, np.int64) for ends in zip(*ranges, strict=True))
         result.ranges[name] = Runs(low, high)
         highs = high.tolist()
@@ -72,8 +84,22 @@ def shared(parts: Iterable[tuple[int, PartRuns]]) -> Shared:
             # The first range that does not end before the run.
             at = bisect_right(highs, lo - 1)
             if at < len(ranges) and ranges[at][0] <= hi:
-                result.parts.add(part)
+                if part >= 0:
+                    result.parts.add(part)
+                else:
+                    result.before.add(-1 - part)
     return result
+
+
+def _union(runs: list[tuple[int, int, int]]) -> list[tuple[int, int, int]]:
+    """Return disjoint runs with the same values, so that earlier batches do not overlap each other."""
+    found: list[tuple[int, int, int]] = []
+    for low, high, number in sorted(runs):
+        if found and low <= found[-1][1]:
+            found[-1] = (found[-1][0], max(found[-1][1], high), number)
+        else:
+            found.append((low, high, number))
+    return found
 
 
 def _overlaps(runs: list[tuple[int, int, int]]) -> list[tuple[int, int]]:

@@ -18,7 +18,7 @@ from headwater_host.capture.format import RECEIVED
 from headwater_host.capture.problem import Problem
 from headwater_spark import buckets, mqmde
 from headwater_spark.arrow import Rows, numbers, one, strings, take, times, valid
-from headwater_spark.messages import Key, Settled
+from headwater_spark.messages import HORIZON_NS, Key, Settled
 from headwater_spark.overlaps import PartRuns
 from headwater_spark.payload import Metric
 from headwater_spark.plan import Range
@@ -41,6 +41,10 @@ _DETAILS = {
 }
 
 
+#: By a stored file's path: rows, and how many further frames each has.
+Receipts = dict[str, dict[int, int]]
+
+
 def tally(values: npt.NDArray[Any]) -> Counter[int]:
     """Count each of some small numbers."""
     counts = np.bincount(values)
@@ -60,6 +64,7 @@ class Job:
     batch_rows: int
     slots: Slots
     logical: buckets.Options = field(default_factory=buckets.Options)
+    horizon_ns: int = HORIZON_NS
 
 
 @dataclass
@@ -70,6 +75,8 @@ class Part:
     #: Rows written, by table.
     rows: Counter[str] = field(default_factory=Counter)
     files: dict[str, list[File]] = field(default_factory=dict)
+    #: Paths of files that these replace, by table.
+    replaced: dict[str, list[str]] = field(default_factory=dict)
     #: Frames and kept messages, by protocol.
     frames: Counter[int] = field(default_factory=Counter)
     messages: Counter[int] = field(default_factory=Counter)
@@ -86,9 +93,13 @@ class Part:
     span: tuple[int, int] | None = None
     #: Kept messages that may be duplicates.
     doubtful: int = 0
-    #: FMQ topics given as a hash; names that were found for some.
+    #: FMQ topics given as a hash, and topics given by name.
     hashes: set[str] = field(default_factory=set)
-    topics: dict[str, str] = field(default_factory=dict)
+    names: set[str] = field(default_factory=set)
+    #: Hashes of (topic, GroupId) of IBM MQ groups and of messages in segments.
+    groups: npt.NDArray[np.uint64] = field(default_factory=lambda: np.zeros(0, np.uint64))
+    #: Further frames of stored messages: by file and row, how many.
+    receipts: Receipts = field(default_factory=dict)
 
 
 class Output:
@@ -149,7 +160,9 @@ class Output:
             )
         good = np.flatnonzero(counts & (found.reason == 0))
         self.part.segments = len(good)
-        buckets.write(self._job.work, self._label, self._job.logical.buckets, kept, found, good)
+        self.part.groups = buckets.write(
+            self._job.work, self._label, self._job.logical.buckets, kept, found, good
+        )
 
     def _telemetry(self, columns: dict[str, Any], metrics: Iterable[Metric], settled: Settled) -> None:
         if TELEMETRY.name not in self._writers:

@@ -189,6 +189,8 @@ MESSAGES = table(
     sent_ns             long     send time, ns since 1970; null if unknown
     copies              int*     number of frames that carried it
     possible_duplicate  boolean  another row may be the same message
+    packet_id           int      MQTT: packet identifier of the first receipt; null at QoS 0
+    mark                short*   mark of the first receipt
     connection          long*    connection of the first receipt
     peer                string*  sender of the first receipt
 {_WHERE}""",

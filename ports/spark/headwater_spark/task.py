@@ -28,7 +28,7 @@ from headwater_spark.overlaps import runs_of
 from headwater_spark.part import BAD_IDENTITY, BLOCK_BYTES, Job, Output, Part, Texts, tally
 from headwater_spark.payload import Metric, Parser
 from headwater_spark.tables import FRAMES, LOGICAL_MESSAGES, MESSAGES, QUARANTINE, TELEMETRY, Writer
-from headwater_spark.topics import hash_text, hashes_in, names_in, with_names
+from headwater_spark.topics import hashes_in, names_in, with_names
 
 MQTT, FMQ = 1, 2
 #: Decoded versions by protocol.
@@ -85,11 +85,10 @@ class _Work:
                 elsewhere = elsewhere | candidates.write(table, groups, elsewhere)
             self.part.rows[CANDIDATES.name] = candidates.rows
             groups = Groups(table, elsewhere)
-        settled = settle(table, groups, elsewhere)
+        settled = settle(table, groups, elsewhere, self.job.horizon_ns)
         self.part.runs = runs_of(groups)
         self.part.span = settled.span
-        # Nothing precedes the first part.
-        self.part.unresolved = settled.unresolved if self.part.number else set()
+        self.part.unresolved = settled.unresolved
         self.output.settled(table, self.metrics, settled)
 
     def _problem(self, problem: Problem) -> None:
@@ -129,7 +128,7 @@ class _Work:
                     "qos": pa.array(packets.qos[rows].astype(np.int16)),
                     "retain": pa.array(packets.retain[rows]),
                     "doubtful": pa.array(_doubtful(packets.dup[rows], batch.mark[rows])),
-                    "packet_id": pa.array(packets.packet_id[rows]),
+                    "packet_id": pa.array(packets.packet_id[rows], mask=packets.qos[rows] == 0),
                     **take(packets.properties, rows),
                 },
             )
@@ -137,6 +136,7 @@ class _Work:
     def _fmq(self, frames: dict[str, Any], batch: Batch) -> None:
         packets = fmq.decode(batch.data, batch.starts)
         self._malformed(FMQ_REASONS, frames, packets)
+        self.part.names |= names_in(packets.topic) | fmq.registered(batch.data, batch.starts, packets)
         rows = np.flatnonzero(packets.message & (batch.direction == RECEIVED))
         if len(rows):
             answer, odd = ~packets.publish[rows], packets.odd[rows]
@@ -150,9 +150,8 @@ class _Work:
                 {
                     "qos": pa.array(packets.qos[rows].astype(np.int16), mask=answer),
                     "retain": pa.array(packets.retain[rows], mask=answer),
-                    # Columns that only the rule for marks needs.
+                    # Only the rule for marks needs it.
                     "doubtful": pa.array(np.zeros(len(rows), np.bool_)),
-                    "packet_id": pa.array(np.zeros(len(rows), np.int32)),
                     **take(
                         {
                             "topic": with_names(packets.topic, self.topics),
@@ -221,23 +220,6 @@ def _doubtful(dup: Bools, mark: npt.NDArray[np.uint8]) -> Bools:
     """Return where the receiver was uncertain, or where there is DUP without a mark."""
     doubtful: Bools = (mark == UNCERTAIN) | (dup & (mark != ORIGINAL) & (mark != DUPLICATE))
     return doubtful
-
-
-def find_names(job: Job, hashes: frozenset[str], number: int) -> Part:
-    """Report the names in one part of the log that have one of these hashes."""
-    part = Part(number)
-    seen: set[str] = set()
-    for found in read(job.partitions[number], job.batch_rows):
-        if isinstance(found, Problem):
-            continue
-        for protocol, _, _, batch in by_version(found):
-            if protocol == FMQ:
-                packets = fmq.decode(batch.data, batch.starts)
-                named = names_in(packets.topic) | fmq.registered(batch.data, batch.starts, packets)
-                fresh = named - seen
-                seen |= fresh
-                part.topics |= {text: name for name in fresh if (text := hash_text(name)) in hashes}
-    return part
 
 
 def reassemble(job: Job, bucket: int) -> Part:
