@@ -193,6 +193,6 @@ def test_the_same_batch_by_two_processes_is_one(tmp_path: Path, monkeypatch: pyt
     monkeypatch.setattr(batches.Batches, "list_files", slow)
     grow(InProcess(), [log], out)
     assert seqs(out) == list(range(8))
-    plans = sorted(path.name for path in (out / "_batches").iterdir())
-    assert plans == ["000001.files", "000001.plan"]
+    assert len(list((out / "_batches").glob("*.plan"))) == 1
+    assert len(list((out / "_batches").glob("*.files"))) == 1
     assert json.loads((out / "_batches/000001.plan").read_text())["number"] == 1

@@ -81,6 +81,8 @@ def _setting(text: str) -> tuple[str, str]:
 
 
 _rows = whole(1, MAX_BATCH_ROWS)
+_days = whole(1, 36_500)
+_DAY_NS = 86_400 * 10**9
 # Name, metavar, type, default (None: required; a list: repeatable), help.
 _OPTIONS: tuple[tuple[str, str | None, Callable[[str], Any], Any, str], ...] = (
     ("--capture", "DIR", directory, None, "Directory of the capture log"),
@@ -93,6 +95,7 @@ _OPTIONS: tuple[tuple[str, str | None, Callable[[str], Any], Any, str], ...] = (
         *("--logical-topic", "FILTER", _filter, []),
         "Reassemble IBM MQ segments of these topics; repeatable; default: all",
     ),
+    ("--horizon", "DAYS", _days, 7, "Days within which a frame repeats a message; default: %(default)s"),
     ("--max-message", "SIZE", _size, MAX_MESSAGE, "Maximum payload size in logical_messages; default: 100m"),
     ("--conf", "KEY=VALUE", _setting, [], "Spark setting; repeatable"),
 )
@@ -134,6 +137,7 @@ def run(args: argparse.Namespace) -> int:
             batch_rows=args.batch_rows,
             logical_topics=args.logical_topic,
             max_message=args.max_message,
+            horizon_ns=args.horizon * _DAY_NS,
             report=write,
             say=say,
         )

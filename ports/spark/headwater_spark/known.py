@@ -1,4 +1,4 @@
-"""What later batches need to know of earlier ones: where a message or a group of theirs may be stored.
+"""Remember where earlier batches may have stored a message or a group.
 
 Each batch writes a file with its *runs* (`headwater_spark.overlaps`) and one with the hashes of its IBM MQ groups. When
 there are MERGED files of a level, they become one of the next level, so there are few files however many batches. A
