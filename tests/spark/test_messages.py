@@ -100,9 +100,9 @@ def test_a_retained_message_that_is_not_known_stays(outcome: Any) -> None:
     assert found.messages("seq", "retain") == [(1, True), (2, False)]
 
 
-def test_the_first_received_stays_also_when_the_log_has_it_later(outcome: Any) -> None:
+def test_the_first_row_in_the_log_stays_also_when_the_clock_stepped_back(outcome: Any) -> None:
     found = outcome(Rec(identified(1), at=9, connection=2), Rec(identified(1), at=5, connection=1))
-    assert found.messages("connection", "copies") == [(1, 2)]
+    assert found.messages("connection", "copies") == [(2, 2)]
 
 
 def test_the_same_identity_with_another_payload_is_a_conflict(outcome: Any) -> None:
