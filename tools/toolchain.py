@@ -75,6 +75,7 @@ def _java() -> Path | None:
 TOOLS = {
     "mosquitto": Tool("the MQTT broker", lambda: _on_path("mosquitto"), "apt-get install mosquitto"),
     "tshark": Tool("an independent decoder", lambda: _on_path("tshark"), "apt-get install tshark"),
+    "chromium": Tool("shows pages", lambda: _on_path("chromium"), "apt-get install chromium"),
     "node": Tool("runs WebAssembly", lambda: _on_path("node"), "apt-get install nodejs npm"),
     "wasm": Tool("32-bit MicroPython", _wasm, "apt-get install nodejs npm, then ./run setup"),
     "micropython": Tool(

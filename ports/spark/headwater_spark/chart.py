@@ -1,78 +1,84 @@
-"""Draw the report's chart: messages over time, and latencies."""
+"""Draw charts as SVG elements for a page.
+
+A chart stretches to the width of its place. Its colors and fonts are those of the page's classes `line`, `band`, `bar`
+and `last`; labels are the page's text.
+"""
 
 from __future__ import annotations
 
-import io
-from collections import Counter
-from typing import Any
+import numpy as np
+import numpy.typing as npt
 
-from headwater_spark.stats import SLOTS, Slots, Stats, percentile
+#: Size of a chart's coordinates.
+WIDTH, HEIGHT = 300, 100
+# A line is interrupted where this number of its usual steps has no value.
+_BREAK = 5
 
-#: Number of boards with a line of their own.
-_LINES = 9
-_SHARES = [k / 100 for k in range(1, 100)] + [0.995, 0.999, 1.0]
-
-
-def draw(stats: Stats, slots: Slots) -> bytes | None:
-    """Return the chart as PNG, or None if matplotlib is not installed."""
-    try:
-        import matplotlib as mpl
-        from matplotlib.figure import Figure
-        from matplotlib.ticker import FuncFormatter, NullFormatter
-    except ModuleNotFoundError:
-        return None
-    lines = _lines(stats)
-    # Names are untrusted: do not interpret formulas in them.
-    with mpl.rc_context({"text.parse_math": False}):
-        figure = Figure(figsize=(11, 7), layout="constrained")
-        rate, late = figure.subplots(2, 1)
-        seconds = slots.width_ns / 1e9
-        # A board has the same color in both charts.
-        colours = {name: f"C{place}" for place, name in enumerate(lines)}
-        for name, (timeline, _) in lines.items():
-            counts = [timeline[k] / seconds for k in range(SLOTS)]
-            rate.plot(
-                [k * seconds for k in range(SLOTS)], counts, label=name, color=colours[name], linewidth=1.2
-            )
-        rate.set(xlabel="seconds since the first frame", ylabel="messages per second", ylim=(0, None))
-        for name, (_, latency) in lines.items():
-            if latency:
-                values = [max(percentile(latency, share) or 0.0, 0.001) for share in _SHARES]
-                late.plot(
-                    values, [100 * share for share in _SHARES], label=name, color=colours[name], linewidth=1.2
-                )
-        late.set(xlabel="latency, ms", ylabel="messages within, %", xscale="log", ylim=(0, 101))
-        # The default labels of a logarithmic axis are formulas.
-        late.xaxis.set_major_formatter(FuncFormatter(lambda ms, _: f"{ms:g}"))
-        late.xaxis.set_minor_formatter(NullFormatter())
-        for axes in (rate, late):
-            axes.grid(alpha=0.3)
-            if axes.lines:
-                axes.legend(loc="best", fontsize="small")
-        png = io.BytesIO()
-        figure.savefig(png, format="png", dpi=110)
-    return png.getvalue()
+Values = npt.NDArray[np.float64]
 
 
-def _lines(stats: Stats) -> dict[str, tuple[Counter[int], Counter[int]]]:
-    """Return timeline and latencies by label: the boards with the most messages, then all others together."""
-    boards: dict[str | None, list[Any]] = {}
-    for (board, _), stat in stats.items():
-        boards.setdefault(board, []).append(stat)
-    by_size = sorted(boards, key=lambda board: -sum(stat.stored for stat in boards[board]))
-    result: dict[str, tuple[Counter[int], Counter[int]]] = {}
-    for place, board in enumerate(by_size):
-        label = _label(board) if place < _LINES else f"{len(by_size) - _LINES} others"
-        timeline, latency = result.setdefault(label, (Counter(), Counter()))
-        for stat in boards[board]:
-            timeline.update(stat.timeline)
-            latency.update(stat.latency)
-    return dict(sorted(result.items()))
+def _svg(body: str, title: str, kind: str) -> str:
+    # Titles have been escaped.
+    return (
+        f'<svg class="{kind}" viewBox="0 0 {WIDTH} {HEIGHT}" preserveAspectRatio="none" role="img" '
+        f'aria-label="{title}">{body}</svg>'
+    )
 
 
-def _label(board: str | None) -> str:
-    if board is None:
-        return "(no identity)"
-    # matplotlib hides labels that begin with an underscore.
-    name = "".join(c for c in board if c.isprintable())[:40]
-    return f"\N{ZERO WIDTH SPACE}{name}" if name.startswith("_") else name or "(unprintable name)"
+def line(mean: Values, low: Values, high: Values, title: str) -> str:
+    """Draw one value over time: a line of means, and a band from the lowest to the highest value.
+
+    The arrays have one number per slot of time, NaN for slots without values. An escaped `title` describes the chart.
+    """
+    there = np.flatnonzero(~np.isnan(mean))
+    if not len(there):
+        return _svg("", title, "values")
+    bottom, top = float(np.nanmin(low)), float(np.nanmax(high))
+    span = (top - bottom) or 1.0
+    x: Values = there * np.float64(WIDTH / max(len(mean) - 1, 1))
+
+    def y(values: Values) -> Values:
+        # With a margin, so that lines at the edges are visible.
+        result: Values = HEIGHT * (1 - (0.06 + 0.88 * (values[there] - bottom) / span))
+        return result
+
+    middle, lowest, highest = y(mean), y(low), y(high)
+    body = ""
+    for piece in _pieces(there):
+        along = x[piece]
+        if len(along) == 1:
+            # A short line stands for a single value.
+            along = along + np.array([-1.5, 1.5])
+            piece = np.repeat(piece, 2)
+        body += f'<polygon class="band" points="{_band(along, lowest[piece], highest[piece])}"/>'
+        body += f'<polyline class="line" points="{_points(along, middle[piece])}"/>'
+    return _svg(body, title, "values")
+
+
+def bars(counts: Values, title: str, kind: str = "bars") -> str:
+    """Draw counts per slot of time as bars. An escaped `title` describes the chart."""
+    top = float(counts.max()) if len(counts) else 0.0
+    if not top:
+        return _svg("", title, kind)
+    width = WIDTH / len(counts)
+    path = "".join(
+        f"M{k * width:.4g} {HEIGHT}v-{max(HEIGHT * count / top, 1.5):.4g}h{width * 0.85:.3g}V{HEIGHT}z"
+        for k, count in enumerate(counts.tolist())
+        if count
+    )
+    return _svg(f'<path class="bar" d="{path}"/>', title, kind)
+
+
+def _pieces(there: npt.NDArray[np.int64]) -> list[npt.NDArray[np.int64]]:
+    """Divide the slots that have a value where much more slots than usual have none."""
+    steps = np.diff(there)
+    breaks = np.flatnonzero(steps > _BREAK * np.median(steps)) + 1 if len(steps) else steps
+    return np.split(np.arange(len(there)), breaks)
+
+
+def _points(x: Values, y: Values) -> str:
+    return " ".join(f"{a:.4g},{b:.4g}" for a, b in zip(x.tolist(), y.tolist(), strict=True))
+
+
+def _band(x: Values, low: Values, high: Values) -> str:
+    return f"{_points(x, low)} {_points(x[::-1], high[::-1])}"

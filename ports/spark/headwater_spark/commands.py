@@ -18,6 +18,7 @@ from headwater.mqtt.packets import check_filter
 from headwater_host.capture.manifest import list_log
 from headwater_host.cli.options import directory, whole
 from headwater_host.exits import FAILED, OK, USAGE, CommandError
+from headwater_spark import report_command
 from headwater_spark.sizes import (
     BATCH_ROWS,
     MAX_BATCH_ROWS,
@@ -39,8 +40,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="turn a capture log into tables and a report",
         description=(
             "Read what is new in a capture log since the last run; add it to the Delta tables frames, messages, "
-            "logical_messages, telemetry and quarantine; write report.json, report.html and chart.png. A run "
-            "that was interrupted is completed first."
+            "logical_messages, telemetry and quarantine; write report.json and report.html. A run that was "
+            "interrupted is completed first."
         ),
     )
     for name, metavar, kind, default, what in _OPTIONS:
@@ -54,6 +55,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
             action=action,
             help=what,
         )
+    report_command.add_parser(actions)
 
 
 def _size(text: str) -> int:
@@ -102,7 +104,9 @@ _OPTIONS: tuple[tuple[str, str | None, Callable[[str], Any], Any, str], ...] = (
 
 
 def run(args: argparse.Namespace) -> int:
-    """Run the pipeline. Returns 1 if an acknowledged message of a board's record is lost or duplicated."""
+    """Run an action. Returns 1 if an acknowledged message of a board's record is lost or duplicated."""
+    if args.action == "report":
+        return report_command.run(args)
     # Check before importing the extra's modules and before Spark starts, which takes half a minute.
     from py4j.protocol import Py4JError  # type: ignore[import-untyped]
     from pyspark.errors import PySparkException

@@ -78,7 +78,7 @@ def _offset(text: str) -> dict[str, Any]:
     return {"log": log, **position._asdict()}
 
 
-def _moment(text: str) -> int:
+def parse_time(text: str) -> int:
     """Parse a time: ISO 8601, in UTC unless it has an offset, or whole nanoseconds since 1970."""
     text = text.strip()
     if re.fullmatch(r"-?[0-9]{1,19}", text) and EVER.since <= int(text) < EVER.until:
@@ -114,8 +114,8 @@ OPTIONS = (
         "minPartitions", _between(_count, 1, 1 << 20), 1, "the number of partitions is a multiple of this"
     ),
     Option("batchRows", _between(_count, 1, MAX_BATCH_ROWS), BATCH_ROWS, "maximum rows per Arrow batch"),
-    Option("since", _moment, None, "only records received at or after this time"),
-    Option("until", _moment, None, "only records received before this time"),
+    Option("since", parse_time, None, "only records received at or after this time"),
+    Option("until", parse_time, None, "only records received before this time"),
     Option("startingPosition", _offset, None, 'streams: begin at this row of the view "positions", as JSON'),
     Option(
         "maxBytesPerTrigger",

@@ -1,12 +1,10 @@
-"""Report a run: as numbers (`report.json`), as a self-contained page, and as text.
+"""Report a run: as numbers (`report.json`), with its tables as a page (`report.html`), and as text.
 
 `compare` compares the table `messages` with the boards' own records of what they sent.
 """
 
 from __future__ import annotations
 
-import base64
-import html
 import json
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
@@ -19,17 +17,16 @@ import numpy as np
 import pyarrow.compute as pc
 
 from headwater_host.capture.format import PROTOCOLS
-from headwater_spark import arrow, chart, delta
+from headwater_spark import arrow, delta, page
 from headwater_spark.buckets import KINDS
+from headwater_spark.overview import NO_BOARD, Options, overview
 from headwater_spark.stats import Stat, Stats, percentile
+from headwater_spark.verdict import Finding, verdict
 
 if TYPE_CHECKING:
     import os
 
     from headwater_spark.result import Result
-
-#: Label of messages without an identity.
-NO_BOARD = "(no identity)"
 
 
 @dataclass(frozen=True)
@@ -207,40 +204,32 @@ def write(result: Result, folder: Path, sent: Sequence[str | os.PathLike[str]] =
     if sent:
         numbers["compared"] = [asdict(row) for row in compare(folder / "messages", sent)]
     (folder / "report.json").write_text(json.dumps(numbers, indent=1) + "\n", encoding="utf-8")
-    png = chart.draw(result.stats, result.slots)
-    if png is not None:
-        (folder / "chart.png").write_bytes(png)
-    render(folder, numbers, png)
-    return numbers
-
-
-def render(
-    folder: Path, numbers: dict[str, Any], png: bytes | None, compared: Iterable[Compared] | None = None
-) -> Path:
-    """Write `report.html` from the numbers of `summary`, with an optional chart and comparison, and return its path."""
-    rows = numbers["compared"] if compared is None else [asdict(row) for row in compared]
-    picture = (
-        f'<img alt="Messages per second, and latencies" src="data:image/png;base64,{base64.b64encode(png).decode()}">'
-        if png is not None
-        else "<p>Install matplotlib to get a chart: <code>pip install 'headwater[report]'</code>.</p>"
-    )
     sections: list[tuple[str, Sequence[dict[str, Any]]]] = [
-        ("Comparison with the boards' own records", rows or ()),
-        ("Tables", _counted(numbers["tables"], "table")),
+        ("Comparison with the boards' own records", numbers["compared"] or ()),
+        ("Rows written by this run", _counted(numbers["tables"], "table")),
         ("Protocols", numbers["protocols"]),
-        ("Logical messages", _counted(numbers["logical_messages"], "logical messages")),
-        ("Quarantine", _counted(numbers["quarantined"], "reason")),
         ("Undecoded frames", numbers["undecoded"]),
         ("Problems of the log", numbers["problems"]),
     ]
-    parts = [f"<h1>{_escape(numbers['capture'])}</h1>", f"<p>{_escape(headline(numbers))}</p>", picture]
-    parts += ["<h2>Boards</h2>", _html_table(numbers["boards"])]
-    for title, found in sections:
-        if found or title == "Tables":
-            parts += [f"<h2>{title}</h2>", _html_table(found)]
-    path = folder / "report.html"
-    path.write_text(_PAGE.replace("@BODY@", "\n".join(parts)), encoding="utf-8")
-    return path
+    write_page(folder, folder / "report.html", title=numbers["capture"], sections=sections)
+    return numbers
+
+
+def write_page(
+    tables: Path,
+    path: Path,
+    options: Options | None = None,
+    *,
+    title: str = "",
+    sections: Sequence[tuple[str, Sequence[dict[str, Any]]]] = (),
+) -> list[Finding]:
+    """Write a page about the tables in a directory and return its verdict.
+
+    `sections` are titles and rows of further tables. Raises FileNotFoundError when a table does not exist.
+    """
+    found = overview(tables, options)
+    path.write_text(page.render(found, title or str(tables), sections), encoding="utf-8")
+    return verdict(found)
 
 
 def _counted(counts: dict[str, int], name: str) -> list[dict[str, Any]]:
@@ -269,7 +258,7 @@ def text_table(rows: Sequence[dict[str, Any]]) -> str:
     if not rows:
         return "(nothing)"
     head = list(rows[0])
-    cells = [head, *([_cell(row[name]) for name in head] for row in rows)]
+    cells = [head, *([page.printable(row[name]) for name in head] for row in rows)]
     widths = [max(len(line[k]) for line in cells) for k in range(len(head))]
     left = [isinstance(rows[0][name], str) for name in head]
     return "\n".join(
@@ -279,47 +268,3 @@ def text_table(rows: Sequence[dict[str, Any]]) -> str:
         ).rstrip()
         for line in cells
     )
-
-
-def _cell(value: Any) -> str:
-    if value is None:
-        return "-"
-    if isinstance(value, float):
-        return f"{value:.2f}"
-    # Names are untrusted.
-    return "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in str(value))
-
-
-def _escape(value: Any) -> str:
-    return html.escape(_cell(value))
-
-
-def _html_table(rows: Sequence[dict[str, Any]]) -> str:
-    if not rows:
-        return "<p>None.</p>"
-    head = "".join(f"<th>{_escape(name.replace('_', ' '))}</th>" for name in rows[0])
-    body = "\n".join(
-        "<tr>" + "".join(f"<td{_kind(value)}>{_escape(value)}</td>" for value in row.values()) + "</tr>"
-        for row in rows
-    )
-    return f"<table>\n<tr>{head}</tr>\n{body}\n</table>"
-
-
-def _kind(value: Any) -> str:
-    return "" if isinstance(value, str) else ' class="number"'
-
-
-_PAGE = """<!doctype html>
-<html lang="en">
-<meta charset="utf-8">
-<meta name="viewport" content="width=device-width">
-<title>headwater: report</title>
-<style>
-body { font: 15px/1.5 system-ui, sans-serif; max-width: 75em; margin: 2em auto; padding: 0 1em; color: #222; }
-h1 { font-size: 1.3em; } h2 { font-size: 1.1em; margin-top: 2em; }
-table { border-collapse: collapse; } th, td { padding: .25em .8em; border-bottom: 1px solid #ddd; text-align: left; }
-td.number { text-align: right; font-variant-numeric: tabular-nums; } img { max-width: 100%; }
-</style>
-@BODY@
-</html>
-"""
