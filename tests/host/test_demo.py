@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.parquet as pq
+from deltalake import write_deltalake
 
 from headwater.fmq.spec import PUBLISH
 from headwater.ibmmq.header import MQMDE
@@ -63,16 +63,17 @@ def test_the_records_that_boards_sent_in_segments(tmp_path: Path) -> None:
     records = {"b1": tmp_path / "b1.jsonl"}
     records["b1"].write_bytes(b"what b1 wrote")
     assert compare_records(table, records) == ["no board sent its record"]
-    table.mkdir()
 
     def of(*rows: tuple[str, bytes | None]) -> list[str]:
         columns = {
             "topic": [f"headwater/{name}/record" for name, _ in rows],
             "complete": [payload is not None for _, payload in rows],
             "payload": pa.array([payload for _, payload in rows], pa.binary()),
-            "missing": [None if payload is not None else "bytes 5 to 9" for _, payload in rows],
+            "missing": pa.array(
+                [None if payload is not None else "bytes 5 to 9" for _, payload in rows], pa.string()
+            ),
         }
-        pq.write_table(pa.table(columns), table / "part-0.parquet")
+        write_deltalake(table, pa.table(columns), mode="overwrite")
         return compare_records(table, records)
 
     assert of(("b1", b"what b1 wrote"), ("b2", b"")) == []
@@ -86,11 +87,13 @@ def test_the_properties_of_mqtt_5(tmp_path: Path) -> None:
     def of(*rows: tuple[str | None, str | None, int | None, dict[str, str] | None]) -> list[str]:
         names = ["board", "content_type", "message_expiry", "user_properties"]
         columns: dict[str, Any] = dict(zip(names, zip(*rows, strict=True), strict=True))
+        for name, kind in zip(names, (pa.string(), pa.string(), pa.int64()), strict=False):
+            columns[name] = pa.array(columns[name], kind)
         columns["user_properties"] = pa.array(
             [None if one is None else list(one.items()) for one in columns["user_properties"]],
             pa.map_(pa.string(), pa.string()),
         )
-        pq.write_table(pa.table(columns), tmp_path / "part-0.parquet")
+        write_deltalake(tmp_path, pa.table(columns), mode="overwrite", schema_mode="overwrite")
         return compare_properties(tmp_path, {"b2"})
 
     good = ("b2", "application/json", 3599, {"board": "b2", "program": "telemetry.py"})

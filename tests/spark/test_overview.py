@@ -8,8 +8,8 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
+from deltalake import write_deltalake
 
 from headwater_spark import health, overview, page, report
 from headwater_spark.overview import NO_BOARD, Options, Slots
@@ -107,9 +107,9 @@ def test_lost_messages_come_first(tmp_path: Path) -> None:
     rows = health.windows(overview.Tables(out).read(MESSAGES, health.COLUMNS))
     record = pa.table({"board": ["b1"], "boot": [1], "sent": [4], "acknowledged": [4], "lost": [1]})
     none = RECONCILIATION.arrow.empty_table(), DEVICE_HEALTH.arrow.empty_table()
-    for name, table in (("device_health", rows), ("reconciliation", health.reconcile(*none, rows, record))):
-        (out / name).mkdir()
-        pq.write_table(table, out / name / "part-0.parquet")
+    reconciled = health.reconcile(*none, rows, record)
+    for kind, table in ((DEVICE_HEALTH, rows), (RECONCILIATION, reconciled)):
+        write_deltalake(out / kind.name, table.cast(kind.plain), mode="overwrite")
     found = verdict(overview.overview(out))
     assert found[0] == (
         "bad",
@@ -297,7 +297,7 @@ def test_the_command(tmp_path: Path) -> None:
     assert "<h2>1 thing to look at</h2>" in (out / "report.html").read_text()
     for options, text in (
         (["--tables", tmp_path / "nothing"], "is not a directory"),
-        (["--tables", tmp_path], "has no tables of a pipeline"),
+        (["--tables", tmp_path], "has no table messages"),
         (["--tables", out, "--since", "soon"], "soon: not a time such as 2026-11-22T08:00:00Z"),
         (["--tables", out, "--out", tmp_path / "no" / "page.html"], "No such file or directory"),
     ):

@@ -146,7 +146,6 @@ def run(out: Path, seconds: float, period_ms: int) -> int:
         size = sum(path.stat().st_size for path in records.values())
         say(f"the boards' own records, {size} bytes, arrived complete, in segments of 512 bytes")
     say(f"report: {tables / 'report.html'}")
-    say(f"chart:  {tables / 'chart.png'}")
     return 1 if wrong or status else 0
 
 

@@ -9,13 +9,12 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-import pyarrow.parquet as pq
-
 from headwater.ibmmq.header import MDE_OFFSET, MQMDE, Header, sniff
 from headwater_host.capture.format import Record
 from headwater_host.capture.reader import CaptureReader
 from headwater_host.fmq.values import decode
 from headwater_host.inspect.records import decoded
+from headwater_spark import delta
 
 
 class Noise:
@@ -110,7 +109,7 @@ def compare_records(logical_messages: Path, records: dict[str, Path]) -> list[st
     """List what is wrong with the boards' record files, each of which must arrive complete, byte for byte."""
     if not logical_messages.exists():
         return ["no board sent its record"]
-    rows = pq.read_table(logical_messages, columns=["topic", "complete", "payload", "missing"]).to_pylist()
+    rows = _rows(logical_messages, ["topic", "complete", "payload", "missing"])
     wrong = []
     for name, path in records.items():
         found = [row for row in rows if row["topic"] == f"headwater/{name}/record"]
@@ -126,7 +125,7 @@ def compare_records(logical_messages: Path, records: dict[str, Path]) -> list[st
 def compare_properties(messages: Path, boards: set[str]) -> list[str]:
     """List what is wrong with the properties of MQTT 5.0: `boards` send them with each telemetry message."""
     columns = ["board", "content_type", "message_expiry", "user_properties"]
-    rows = [row for row in pq.read_table(messages, columns=columns).to_pylist() if row["board"] is not None]
+    rows = [row for row in _rows(messages, columns) if row["board"] is not None]
     with_properties = Counter(row["board"] for row in rows if _has_properties(row))
     counts = Counter(row["board"] for row in rows)
     wrong = [f"{name}: no message arrived with properties" for name in sorted(boards - counts.keys())]
@@ -135,6 +134,12 @@ def compare_properties(messages: Path, boards: set[str]) -> list[str]:
         if with_properties[name] != wanted:
             wrong.append(f"{name}: {with_properties[name]} of {count} messages have properties, not {wanted}")
     return wrong
+
+
+def _rows(table: Path, columns: list[str]) -> list[dict[str, Any]]:
+    """Return columns of the rows of a Delta table."""
+    rows: list[dict[str, Any]] = delta.dataset(table.parent, table.name).to_table(columns=columns).to_pylist()
+    return rows
 
 
 def _has_properties(row: dict[str, Any]) -> bool:

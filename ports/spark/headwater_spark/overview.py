@@ -17,7 +17,9 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as ds
+from deltalake.exceptions import TableNotFoundError
 
+from headwater_spark import delta
 from headwater_spark.arrow import Rows, numbers, valid
 from headwater_spark.chart import Values
 from headwater_spark.health import COLUMNS, HOUR_NS, reconcile, windows
@@ -181,7 +183,10 @@ class Tables:
         """Return a table as a pyarrow dataset of its current files."""
         if table in DERIVED and not (self.out / table.name).exists():
             return ds.dataset(self._derived(table))
-        return ds.dataset(self.out / table.name, format="parquet", partitioning=None)
+        try:
+            return delta.dataset(self.out, table.name)
+        except TableNotFoundError as error:
+            raise FileNotFoundError(f"{self.out} has no table {table.name}") from error
 
     def _derived(self, table: Table) -> Any:
         """Return a table that the pipeline has not written."""

@@ -65,10 +65,6 @@ def run(args: argparse.Namespace) -> int:
     options = Options(args.since, args.until, tuple(args.board))
     try:
         findings = write_page(args.tables, path, options)
-    except FileNotFoundError as error:
-        if error.filename == str(path):
-            raise CommandError(str(error), FAILED) from error
-        raise CommandError(f"--tables: {args.tables} has no tables of a pipeline: {error}", USAGE) from error
     except OSError as error:
         raise CommandError(str(error), FAILED) from error
     print(f"{headline(findings)}:")
