@@ -53,9 +53,12 @@ _RENEW = "UPDATE leader SET beat = beat + 1 WHERE epoch = %s AND holder = %s"
 _TAKE = """UPDATE leader SET epoch = epoch + 1, turn = 0, beat = 0, holder = %s, length_ms = %s
     WHERE epoch = %s AND beat = %s"""
 _RELEASE = "UPDATE leader SET length_ms = 0 WHERE epoch = %s AND holder = %s"
-#: What the former leader has open would block the takeover.
+#: What the former leader has open would block the takeover: its transaction, and a renewal that waits for a standby. In
+#: that wait the server does not notice that the hub has ended, and keeps the lock.
 _TERMINATE = """SELECT pg_terminate_backend(pid, %s) FROM pg_stat_activity
-    WHERE datname = current_database() AND application_name LIKE %s AND pid <> pg_backend_pid()"""
+    WHERE datname = current_database() AND pid <> pg_backend_pid() AND (application_name LIKE %s OR pid IN (
+        SELECT pid FROM pg_locks WHERE locktype = 'advisory' AND granted AND objsubid = 2
+        AND classid = %s::oid AND objid = %s::oid))"""
 STANDBYS = """SELECT current_setting('synchronous_standby_names'),
     (SELECT count(*) FROM pg_stat_replication WHERE sync_state IN ('sync', 'quorum')),
     (SELECT count(*) FROM pg_stat_replication WHERE sync_state IS NULL)"""
@@ -292,7 +295,8 @@ class PostgresLease:
             if problem:
                 self._say(problem)
                 return
-        await self._ask(_TERMINATE, round(self._patience * 1000), f"headwater hub % epoch {row.epoch} writer")
+        former = f"headwater hub % epoch {row.epoch} writer", _LOCK, row.epoch & 0x7FFF_FFFF
+        await self._ask(_TERMINATE, round(self._patience * 1000), *former)
         # The lock comes first: no hub finds it free once the takeover is committed.
         await self._ask(_TRY_LOCK, _LOCK, row.epoch + 1 & 0x7FFF_FFFF)
         self._taking = True
