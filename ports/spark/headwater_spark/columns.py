@@ -170,7 +170,7 @@ def scan(ranges: Iterable[Range]) -> Iterator[tuple[Range, tuple[BlockInfo, Bloc
     """
     for part in ranges:
         options: dict[str, Any] = {"start": part.start, "end": part.end, "expected": part.expected}
-        with scanning(part.path, part.salt, **options) as blocks:
+        with scanning(part.path, part.salt, storage=part.storage, **options) as blocks:
             for found in blocks:
                 if isinstance(found, Problem):
                     yield part, found

@@ -1,4 +1,4 @@
-"""Split a capture log into ranges for Spark, reading only headers.
+"""Split a capture log into ranges for Spark, reading only the manifest and headers.
 
 A `Plan` is a snapshot. Positions in a log never change, so several passes over a plan read the same records while
 the gateway continues to write.
@@ -6,13 +6,14 @@ the gateway continues to write.
 
 from __future__ import annotations
 
-import os
 from collections import deque
 from collections.abc import Iterable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from itertools import pairwise
 from typing import Any, NamedTuple
 
-from headwater_host.capture.manifest import Segment, list_log
+from headwater_host.capture.filesystem import Location, Storage, base_name
+from headwater_host.capture.manifest import Listing, Segment, list_log
 from headwater_host.capture.problem import Problem
 from headwater_host.capture.reader import lost_end
 from headwater_host.capture.scan import BlockInfo, scanning
@@ -20,6 +21,8 @@ from headwater_spark.positions import Position, advance, later, removed_before, 
 
 #: A position as one number in the order of the log: the segment's number in the plan, then the offset.
 OFFSET_BITS = 40
+# The smallest number of complete segments that make a partition. Larger segments are split, so their headers are read.
+_WHOLE = 4
 
 
 class Span(NamedTuple):
@@ -40,6 +43,7 @@ EVER = Span(-(1 << 63), 1 << 63)
 class Range(NamedTuple):
     """Consecutive blocks of one segment, damaged ones included."""
 
+    #: Path or URI.
     path: str
     salt: int
     #: The segment's index in the plan.
@@ -48,11 +52,12 @@ class Range(NamedTuple):
     end: int
     #: The expected sequence number of the first block.
     expected: int
+    storage: Storage = ()
 
     @property
     def file(self) -> str:
         """Return the segment's file name."""
-        return os.path.basename(self.path)  # noqa: PTH119  # a path object per use would cost more than the name
+        return base_name(self.path)
 
 
 class Plan(NamedTuple):
@@ -68,61 +73,119 @@ class Plan(NamedTuple):
     segments: int
     blocks: int
     bytes: int
-    #: Counted from headers, damaged bodies included.
+    #: By the manifest or the headers, damaged bodies included.
     records: int
     first_ns: int
     last_ns: int
 
 
-class _Walk:
-    """A segment's blocks from `start` to `stop`, by their headers, and the offsets where it can be split."""
+class _Part(NamedTuple):
+    """The blocks of a segment from `start` to `stop`, by default to its end."""
 
-    def __init__(self, segment: Segment, start: int, stop: int | None, expected: int, span: Span):
-        self.segment = segment
-        self.blocks: list[BlockInfo] = []
-        options: dict[str, Any] = {"start": start, "end": stop, "expected": expected}
-        with scanning(segment.path, segment.salt, bodies=False, **options) as scan:
-            # The range's reader finds the problems again, with their bytes.
-            self.blocks += (found[0] for found in scan if not isinstance(found, Problem))
-        self.end = scan.size if stop is None else min(stop, scan.size)
-        self.expected = scan.expected or 0
-        self.problems: list[Problem] = []
-        entry = segment.entry
-        if entry is not None and (stop is None or stop >= entry.bytes):
-            # If the last block is bad, the manifest has the next sequence number.
-            self.expected = entry.next_sequence
-            self.problems += lost_end(segment, self.end, start)
-        # (offset, expected sequence number): the start, each boundary between adjacent blocks, the end.
-        edges = [(start, expected)]
-        edges += (
-            (block.offset, before.header.sequence + 1)
-            for before, block in pairwise(self.blocks)
-            if before.end == block.offset
+    segment: Segment
+    start: int
+    stop: int | None
+    #: Of the file.
+    size: int
+    #: The expected sequence number of the first block; None: that after the part before.
+    expected: int | None
+
+    @property
+    def bytes(self) -> int:
+        """The bytes of the part."""
+        return (self.size if self.stop is None else min(self.stop, self.size)) - self.start
+
+    @property
+    def has_end(self) -> bool:
+        """Return whether the part ends where a sealed segment ends."""
+        entry = self.segment.entry
+        return entry is not None and (self.stop is None or self.stop >= entry.bytes)
+
+    def is_whole(self, span: Span) -> bool:
+        """Return whether this is a complete sealed segment whose records are all in the span."""
+        entry = self.segment.entry
+        return (
+            entry is not None
+            and self.has_end
+            and (self.start, self.size) == (0, entry.bytes)
+            and span.since <= entry.first_ns
+            and entry.last_ns < span.until
         )
-        edges.append((self.end, 0))
+
+
+class _Walk:
+    """The blocks of a part of a segment, and the offsets where it can be split."""
+
+    def __init__(self, part: _Part, expected: int):
+        self.segment = part.segment
+        #: The sequence number after the part.
+        self.expected = expected
+        self.problems: list[Problem] = []
+        self.blocks = self.records = self.first_ns = self.last_ns = 0
         #: Where the segment can be split: (start, end, expected sequence number), without what is outside of the span.
         self.pieces: list[tuple[int, int, int]] = []
-        blocks, self.blocks = deque(self.blocks), []
+
+    def take_whole(self, part: _Part) -> None:
+        """Take a complete sealed segment as one piece, by its line in the manifest."""
+        entry = part.segment.entry
+        assert entry is not None
+        self.blocks, self.records = entry.blocks, entry.records
+        self.first_ns, self.last_ns = entry.first_ns, entry.last_ns
+        self.pieces.append((0, entry.bytes, self.expected))
+        self.expected = entry.next_sequence
+
+    def read(self, part: _Part, span: Span) -> None:
+        """Read the headers. Raises FileNotFoundError if retention has removed the segment."""
+        segment, start, first = part.segment, part.start, self.expected
+        options: dict[str, Any] = {"start": start, "end": part.stop, "expected": first}
+        with scanning(
+            segment.location, segment.salt, storage=segment.storage, bodies=False, **options
+        ) as scan:
+            # The range's reader finds the problems again, with their bytes.
+            blocks = deque(found[0] for found in scan if not isinstance(found, Problem))
+        self.expected = scan.expected or 0
+        size = scan.size if part.stop is None else min(part.stop, scan.size)
+        if segment.entry is not None and part.has_end:
+            # If the last block is bad, the manifest has the next sequence number.
+            self.expected = segment.entry.next_sequence
+            self.problems += lost_end(segment, size, start)
+        # (offset, expected sequence number): the start, each boundary between adjacent blocks, the end.
+        edges = [(start, first)]
+        edges += (
+            (block.offset, before.header.sequence + 1)
+            for before, block in pairwise(blocks)
+            if before.end == block.offset
+        )
+        edges.append((size, 0))
         for (at, number), (end, _) in pairwise(edges):
             inside = []
             while blocks and blocks[0].offset < end:
                 inside.append(blocks.popleft())
             if not inside or any(span.meets(one.header.first_ns, one.header.last_ns) for one in inside):
-                self.blocks += inside
+                self._count(inside)
                 if end > at:
                     self.pieces.append((at, end, number))
 
+    def _count(self, blocks: list[BlockInfo]) -> None:
+        for block in blocks:
+            header = block.header
+            first, last = (self.first_ns, self.last_ns) if self.blocks else (header.first_ns, header.last_ns)
+            self.first_ns, self.last_ns = min(first, header.first_ns), max(last, header.last_ns)
+            self.blocks += 1
+            self.records += header.records
+
 
 def plan(
-    directory: str | os.PathLike[str],
+    directory: Location,
     partition_bytes: int,
     min_partitions: int,
     least_bytes: int = 0,
     span: Span = EVER,
     start: Position | None = None,
     upto: Position | None = None,
+    storage: Storage = (),
 ) -> Plan:
-    """Split the log in `directory` into partitions of at most `partition_bytes`.
+    """Split the log in `directory`, a path or URI, into partitions of at most `partition_bytes`.
 
     The plan begins at `start`, by default at the first segment, and ends at `upto`, by default at the end of the log,
     before a torn tail. `Plan.end` is the `start` of a plan that continues this one; it is never before `start`.
@@ -133,46 +196,99 @@ def plan(
     The number of partitions is a multiple of `min_partitions`, unless there are too few blocks or partitions would be
     smaller than `least_bytes`. Raises FileNotFoundError or NotADirectoryError without a log.
     """
-    listing = list_log(directory)
+    listing = list_log(directory, storage)
     problems = _outside(listing.problems, start, upto)
     end, torn = (later(listing, start, upto), None) if upto is not None else advance(listing, start)[::2]
     removed = removed_before(listing, start, end)
     problems += [problem for problem in (torn, removed) if problem is not None]
-    walks: list[_Walk] = []
-    expected: int | None = None
-    for segment, at in rest(listing, start):
-        name, entry = segment.name, segment.entry
-        if end is None or not Position(name, at, 0).precedes(end):
-            break
-        if expected is None:
-            expected = start.sequence if start is not None and at else segment.first_sequence
-        if entry is not None and not span.meets(entry.first_ns, entry.last_ns):
-            expected = entry.next_sequence
-            continue
-        try:
-            walk = _Walk(segment, at, end.offset if name == end.file else None, expected, span)
-        except FileNotFoundError:
-            continue  # retention removed it after the listing
-        expected = walk.expected
-        problems += walk.problems
-        walks.append(walk)
+    parts = _parts(listing, start, end, span)
+
+    def target(size: int) -> float:
+        count = min_partitions * max(1, -(-size // (partition_bytes * min_partitions)))
+        if least_bytes:
+            count = min(count, max(1, size // min(least_bytes, partition_bytes)))
+        return size / count
+
+    walks = _walk(parts, span, target(sum(part.bytes for part in parts)) / _WHOLE)
+    problems += [problem for walk in walks for problem in walk.problems]
     size = sum(end - start for walk in walks for start, end, _ in walk.pieces)
-    headers = [block.header for walk in walks for block in walk.blocks]
-    count = min_partitions * max(1, -(-size // (partition_bytes * min_partitions)))
-    if least_bytes:
-        count = min(count, max(1, size // min(least_bytes, partition_bytes)))
+    some = [walk for walk in walks if walk.blocks]
     return Plan(
-        partitions=_cut(walks, size / count),
+        partitions=_cut(walks, target(size)),
         problems=problems,
         removed=removed,
         end=end,
         segments=len(walks),
-        blocks=len(headers),
+        blocks=sum(walk.blocks for walk in walks),
         bytes=size,
-        records=sum(header.records for header in headers),
-        first_ns=min((header.first_ns for header in headers), default=0),
-        last_ns=max((header.last_ns for header in headers), default=0),
+        records=sum(walk.records for walk in walks),
+        first_ns=min((walk.first_ns for walk in some), default=0),
+        last_ns=max((walk.last_ns for walk in some), default=0),
     )
+
+
+def _parts(listing: Listing, start: Position | None, end: Position | None, span: Span) -> list[_Part]:
+    """Return the segments between two positions that may have records in the span."""
+    parts: list[_Part] = []
+    before: Segment | None = None
+    for segment, at in rest(listing, start):
+        if end is None or not Position(segment.name, at, 0).precedes(end):
+            break
+        expected: int | None = None
+        if before is None:
+            expected = start.sequence if start is not None and at else segment.first_sequence
+        elif before.entry is not None:
+            expected = before.entry.next_sequence
+        before, entry = segment, segment.entry
+        if entry is None or span.meets(entry.first_ns, entry.last_ns):
+            try:
+                size = segment.size()
+            except FileNotFoundError:
+                size = at  # retention removed it after the listing
+            stop = end.offset if segment.name == end.file else None
+            parts.append(_Part(segment, at, stop, size, expected))
+    return parts
+
+
+def _walk(parts: Sequence[_Part], span: Span, largest: float) -> list[_Walk]:
+    """Return the parts that are still there. Complete segments of at most `largest` bytes are not read."""
+    if not parts:
+        return []
+
+    def walk(part: _Part, expected: int) -> _Walk | None:
+        found = _Walk(part, expected)
+        try:
+            if part.bytes <= largest and part.is_whole(span):
+                found.take_whole(part)
+            else:
+                found.read(part, span)
+        except FileNotFoundError:
+            return None  # retention removed it after the listing
+        return found
+
+    walks: list[_Walk] = []
+    firsts: list[int] = []
+    futures: list[Future[_Walk | None]] = []
+    with ThreadPoolExecutor(parts[0].segment.folder.threads) as pool:
+        for part in parts:
+            first = part.expected
+            if first is None:
+                before = futures[-1].result()
+                first = firsts[-1] if before is None else before.expected
+            firsts.append(first)
+            futures.append(pool.submit(walk, part, first))
+    lost: int | None = None
+    for first, future in zip(firsts, futures, strict=True):
+        found = future.result()
+        if found is None:
+            lost = first if lost is None else lost
+            continue
+        if lost is not None and found.pieces:
+            # The reader reports the gap.
+            found.pieces[0] = (*found.pieces[0][:2], min(lost, found.pieces[0][2]))
+        lost = None
+        walks.append(found)
+    return walks
 
 
 def _outside(problems: Sequence[Problem], start: Position | None, upto: Position | None) -> list[Problem]:
@@ -190,13 +306,15 @@ def _cut(walks: Sequence[_Walk], target: float) -> list[list[Range]]:
     current: list[Range] = []
     taken = 0
     for number, walk in enumerate(walks):
-        path = str(walk.segment.path.absolute())
+        path = walk.segment.location
         joins = False
         for start, end, expected in walk.pieces:
             if joins and current[-1].end == start:
                 current[-1] = current[-1]._replace(end=end)
             else:
-                current.append(Range(path, walk.segment.salt, number, start, end, expected))
+                current.append(
+                    Range(path, walk.segment.salt, number, start, end, expected, walk.segment.storage)
+                )
             taken += end - start
             joins = taken < target * (len(partitions) + 1)
             if not joins:

@@ -7,7 +7,7 @@ the shared rows aside as *candidates* (`headwater_spark.candidates`).
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator
-from pathlib import Path
+from contextlib import closing
 from typing import Any
 
 import numpy as np
@@ -16,6 +16,7 @@ import pyarrow as pa
 
 from headwater.fmq.names import REASONS as FMQ_REASONS
 from headwater.reasons import REASONS as MQTT_REASONS
+from headwater_host.capture.filesystem import open_file
 from headwater_host.capture.format import DUPLICATE, ORIGINAL, RECEIVED, UNCERTAIN
 from headwater_host.capture.problem import GAP, Problem
 from headwater_spark import buckets, fmq, mqtt
@@ -95,10 +96,9 @@ class _Work:
         self.part.problems.append(problem)
         if problem.kind == GAP:
             return  # no bytes to quarantine
-        path = next(part.path for part in self.ranges if part.file == problem.file)
-        with Path(path).open("rb") as file:
-            file.seek(problem.offset)
-            self.output.refuse_block(problem, file.read(min(problem.length, BLOCK_BYTES)))
+        part = next(part for part in self.ranges if part.file == problem.file)
+        with closing(open_file(part.path, part.storage)) as file:
+            self.output.refuse_block(problem, file.pread(min(problem.length, BLOCK_BYTES), problem.offset))
 
     def _batch(self, batch: Batch) -> None:
         frames = frame_columns(batch)

@@ -190,7 +190,8 @@ class _LocalFolder:
         return sorted(os.listdir(self.path))  # noqa: PTH208
 
     def locate(self, name: str) -> str:
-        return str(self.path / name)
+        # Absolute, because Spark's tasks have other working directories.
+        return str(self.path.absolute() / name)
 
     def size(self, name: str) -> int:
         return (self.path / name).stat().st_size

@@ -32,10 +32,14 @@ class BlockInfo(NamedTuple):
 
 
 class _Window:
-    """Reads a file in pieces: small ones where reads jump, growing ones while they follow each other."""
+    """Reads a file in pieces: small ones where reads jump, growing ones while they follow each other.
 
-    def __init__(self, file: File, first: int, most: int) -> None:
+    It reads ahead up to ``end``.
+    """
+
+    def __init__(self, file: File, first: int, most: int, end: int) -> None:
         self._file = file
+        self._end = end
         self._first = self._size = first
         self._most = most
         self._at = 0
@@ -48,7 +52,8 @@ class _Window:
             follows = 0 <= start <= len(self._data) and self._data
             self._size = min(2 * self._size, self._most) if follows else self._first
             # Read the header after a body together with the body.
-            self._data = self._file.pread(max(length + HEADER_BYTES, self._size), at)
+            ahead = min(self._size, self._end - at)
+            self._data = self._file.pread(max(length + HEADER_BYTES, ahead), at)
             self._at, start = at, 0
         return self._data[start : start + length]
 
@@ -86,13 +91,13 @@ class Scan:
         expected: int | None = None,
         bodies: bool = True,
     ) -> None:
-        self._window = _Window(file, *file.windows[0 if bodies else 1])
         self._name = name
         self._salt = salt
         self._start = start
         self.size = file.size
         self._end = self.size if end is None else min(end, self.size)
         self._lost = 0 if end is None else end - self._end
+        self._window = _Window(file, *file.windows[0 if bodies else 1], self._end)
         self._is_open = is_open and self._end == self.size
         self._bodies = bodies
         self.expected = expected
