@@ -1,10 +1,16 @@
 """A server with S3's interface, in this process: moto."""
 
 import contextlib
+import itertools
 import logging
 import urllib.request
 from collections.abc import Iterator
+from pathlib import Path
 from typing import NamedTuple
+
+from headwater_host.capture.filesystem import folder
+
+_numbers = itertools.count()
 
 
 class Bucket(NamedTuple):
@@ -16,6 +22,14 @@ class Bucket(NamedTuple):
     @property
     def storage(self) -> tuple[tuple[str, str], ...]:
         return tuple(sorted(self.options.items()))
+
+    def upload(self, directory: Path, prefix: str = "") -> str:
+        """Copy the files of a folder to a prefix, by default to another one each time; its URI."""
+        target = folder(f"{self.uri}/{prefix or f'log-{next(_numbers)}'}", self.storage)
+        for path in directory.iterdir():
+            if path.is_file():
+                target.write(path.name, path.read_bytes())
+        return target.location
 
 
 class ObjectStore:

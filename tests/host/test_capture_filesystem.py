@@ -24,14 +24,6 @@ from tests.object_store import Bucket
 from tests.rows import each_row
 
 
-def upload(directory: Path, bucket: Bucket, prefix: str = "log") -> str:
-    """Copy the files of a log; returns its URI."""
-    target = folder(f"{bucket.uri}/{prefix}", bucket.storage)
-    for path in directory.iterdir():
-        target.write(path.name, path.read_bytes())
-    return target.location
-
-
 @each_row(
     "location, path",
     [
@@ -77,7 +69,7 @@ def test_invalid_storage_options() -> None:
 
 def test_a_log_is_the_same_by_path_and_by_uri(tmp_path: Path, bucket: Bucket) -> None:
     written = write_log(tmp_path, [3, 2], [1, 4, 400], [7])
-    uri = upload(tmp_path, bucket)
+    uri = bucket.upload(tmp_path)
     reader = CaptureReader(uri, storage=bucket.storage)
     assert list(reader.records()) == written
     assert reader.problems == []
@@ -97,7 +89,7 @@ def test_damage_is_the_same_by_path_and_by_uri(tmp_path: Path, bucket: Bucket) -
     names[1].write_bytes(names[1].read_bytes()[:-30])
     path = reopen_last(tmp_path)
     path.write_bytes(path.read_bytes()[:-1])
-    uri = upload(tmp_path, bucket)
+    uri = bucket.upload(tmp_path)
     report = verify(uri, storage=bucket.storage)
     assert report == verify(tmp_path)
     assert report.damaged

@@ -3,13 +3,13 @@
 import pytest
 
 from headwater_spark.options import OPTIONS, OptionError, ReadOptions, parse
-from headwater_spark.plan import EVER, Span
+from headwater_spark.plan import EVER, Log, Span
 from headwater_spark.sizes import parse_size
 from tests.rows import each_row
 
 
 def test_defaults() -> None:
-    assert parse({"path": "/log"}) == ReadOptions("/log", "frames", 32 << 20, 1, 1 << 15)
+    assert parse({"path": "/log"}) == ReadOptions((Log("/log"),), "frames", 32 << 20, 1, 1 << 15)
 
 
 def test_names_in_lower_case_as_spark_hands_them_over() -> None:
@@ -20,7 +20,7 @@ def test_names_in_lower_case_as_spark_hands_them_over() -> None:
         "minpartitions": "4",
         "batchrows": "10",
     }
-    assert parse(given) == ReadOptions("/log", "decoded", 1 << 20, 4, 10)
+    assert parse(given) == ReadOptions((Log("/log"),), "decoded", 1 << 20, 4, 10)
     assert parse({name.upper(): value for name, value in given.items()}) == parse(given)
 
 
@@ -64,10 +64,26 @@ def test_times(text: str, time_ns: int | None) -> None:
 
 @each_row(
     "path, plain",
-    [("/log", "/log"), ("log", "log"), ("file:/log", "/log"), ("file:///log", "/log"), ("a:b", "a:b")],
+    [
+        ("/log", "/log"),
+        ("log", "log"),
+        ("file:/log", "/log"),
+        ("file:///log", "/log"),
+        ("a:b", "a:b"),
+        ("s3://bucket/log", "s3://bucket/log"),
+    ],
 )
 def test_paths(path: str, plain: str) -> None:
-    assert parse({"path": path}).path == plain
+    assert parse({"path": path}).log == Log(plain)
+
+
+def test_several_logs_with_storage_options() -> None:
+    given = {"paths": '["/a", "s3://bucket/b"]', "aws_region": "eu-central-1", "view": "decoded"}
+    storage = (("AWS_REGION", "eu-central-1"),)
+    options = parse(given)
+    assert options.logs == (Log("/a", storage), Log("s3://bucket/b", storage))
+    with pytest.raises(OptionError, match="a stream reads one log"):
+        options.log  # noqa: B018
 
 
 @each_row(
@@ -75,7 +91,7 @@ def test_paths(path: str, plain: str) -> None:
     [
         ({}, "the path is missing"),
         ({"path": ""}, "option path: '' is empty"),
-        ({"path": "s3a://bucket/log"}, "option path: 's3a://bucket/log' is not a directory: use a path"),
+        ({"paths": '["/log", ""]'}, "option paths: "),
         ({"path": "x", "view": "frame"}, "option view: 'frame' is not one of frames, decoded, badblocks"),
         ({"path": "x", "partitionbytes": "32x"}, "option partitionBytes: '32x' is not a size such as"),
         ({"path": "x", "partitionbytes": "0"}, "option partitionBytes: '0' is not between 1 and"),

@@ -365,7 +365,7 @@ def test_a_place_that_cannot_be_written_is_an_error(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "options, message",
     [
-        (["--capture", "/no/such/place"], "is not a directory"),
+        (["--capture", "/no/such/place"], "/no/such/place does not exist"),
         (["--capture", "empty"], "no capture log in"),
         (["--capture", ".", "--sent", "/no/such/file"], "is not a file"),
         (["--capture", ".", "--partition-bytes", "2g"], "a size here is 1 to 1g"),

@@ -15,8 +15,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from headwater.mqtt.packets import check_filter
+from headwater_host.capture.filesystem import LocationError, is_remote, parse_storage
+from headwater_host.capture.log_id import LogIdError
 from headwater_host.capture.manifest import list_log
-from headwater_host.cli.options import directory, whole
+from headwater_host.cli.options import STORAGE, directory, location, whole
 from headwater_host.exits import FAILED, OK, USAGE, CommandError
 from headwater_spark import report_command
 from headwater_spark.sizes import (
@@ -29,6 +31,7 @@ from headwater_spark.sizes import (
 )
 
 if TYPE_CHECKING:
+    from headwater_spark.plan import Log
     from headwater_spark.result import Result
 
 
@@ -45,7 +48,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         ),
     )
     for name, metavar, kind, default, what in _OPTIONS:
-        action = "append" if default == [] else "store"
+        action = "append" if default == [] or name == "--capture" else "store"
         run_.add_argument(
             name,
             metavar=metavar,
@@ -87,7 +90,8 @@ _days = whole(1, 36_500)
 _DAY_NS = 86_400 * 10**9
 # Name, metavar, type, default (None: required; a list: repeatable), help.
 _OPTIONS: tuple[tuple[str, str | None, Callable[[str], Any], Any, str], ...] = (
-    ("--capture", "DIR", directory, None, "Directory of the capture log"),
+    ("--capture", "DIR", location, None, "Directory of a capture log, or its URI (s3://...); repeatable"),
+    ("--storage", "KEY=VALUE", STORAGE["type"], [], "Storage option such as AWS_ENDPOINT_URL; repeatable"),
     ("--out", "DIR", directory, None, "Directory for the tables"),
     ("--master", None, str, "local[*]", "Spark master; default: %(default)s"),
     ("--partition-bytes", "SIZE", _size, PARTITION_BYTES, "Maximum bytes of the log per task; default: 32m"),
@@ -116,7 +120,7 @@ def run(args: argparse.Namespace) -> int:
     from headwater_spark.batches import BusyError
     from headwater_spark.session import local_session
 
-    _check_places(args)
+    logs = _check_places(args)
     _check_java()
     running = SparkSession.getActiveSession()
     if running is None:
@@ -135,7 +139,7 @@ def run(args: argparse.Namespace) -> int:
     try:
         pipeline.run(
             spark,
-            args.capture,
+            logs,
             args.out,
             partition_bytes=args.partition_bytes,
             batch_rows=args.batch_rows,
@@ -145,7 +149,7 @@ def run(args: argparse.Namespace) -> int:
             report=write,
             say=say,
         )
-    except (BusyError, OSError) as error:
+    except (BusyError, LocationError, LogIdError, OSError) as error:
         raise CommandError(str(error), FAILED) from error
     except (Py4JError, PySparkException) as error:
         raise CommandError(f"a Spark task failed: {_cause(str(error))}", FAILED) from error
@@ -155,19 +159,29 @@ def run(args: argparse.Namespace) -> int:
     return show(numbers, args.out)
 
 
-def _check_places(args: argparse.Namespace) -> None:
-    """Raise CommandError when the log, a board's record or the output directory is unusable."""
-    if not args.capture.is_dir():
-        raise CommandError(f"--capture: {args.capture} is not a directory", USAGE)
-    if args.out.resolve() == args.capture.resolve():
-        raise CommandError(f"--out: {args.out} is the capture log itself", USAGE)
+def _check_places(args: argparse.Namespace) -> list[Log]:
+    """Return the logs. Raises CommandError when one, a board's record or the output directory is unusable."""
+    from headwater_spark.plan import Log
+
     for path in args.sent:
         if not path.is_file():
             raise CommandError(f"--sent: {path} is not a file", USAGE)
-    try:
-        list_log(args.capture)
-    except OSError as error:
-        raise CommandError(f"--capture: {error}", USAGE) from error
+    logs = [Log.at(one, parse_storage(args.storage)) for one in args.capture]
+    for log in logs:
+        if not is_remote(log.location) and args.out.resolve() == Path(log.location).resolve():
+            raise CommandError(f"--out: {args.out} is the capture log itself", USAGE)
+        try:
+            list_log(*log)
+        except NotADirectoryError as error:
+            raise CommandError(f"--capture: {log.location} is not a directory", USAGE) from error
+        except FileNotFoundError as error:
+            what = f"{log.location} does not exist" if error.filename else str(error)
+            raise CommandError(f"--capture: {what}", USAGE) from error
+        except OSError as error:
+            raise CommandError(f"--capture: {error}", USAGE) from error
+        except LocationError as error:
+            raise CommandError(str(error), USAGE) from error
+    return logs
 
 
 def _check_java() -> None:

@@ -17,8 +17,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 
-from headwater_host.capture.log_id import log_id
-from headwater_host.capture.manifest import list_log
+from headwater_host.capture.filesystem import Location, is_remote
+from headwater_host.capture.log_id import LogIdError, log_id
 from headwater_host.capture.readers import save_reader
 from headwater_spark import buckets, delta
 from headwater_spark.batches import WORK, Batches, BatchFiles, BatchPlan, LogRange, writing
@@ -28,7 +28,7 @@ from headwater_spark.known import Known
 from headwater_spark.messages import HORIZON_NS
 from headwater_spark.part import Job
 from headwater_spark.passes import Before, process
-from headwater_spark.plan import Plan, combine, plan
+from headwater_spark.plan import Log, Plan, combine, plan
 from headwater_spark.positions import Position
 from headwater_spark.result import Result
 from headwater_spark.sizes import BATCH_ROWS, MAX_MESSAGE, PARTITION_BYTES
@@ -45,7 +45,7 @@ BatchId = tuple[str, int]
 
 def grow(
     engine: Engine,
-    logs: Sequence[Path],
+    logs: Sequence[Log | Location],
     out: Path,
     *,
     upto: Mapping[str, Position] | None = None,
@@ -59,6 +59,9 @@ def grow(
 ) -> Result:
     """Add one batch to the tables in `out`: what is new in `logs`. Returns its numbers.
 
+    A log is known by its id, so it may move: from a gateway to an object store, for example. A path or URI is a log
+    without storage options.
+
     `upto` has the position where the batch ends, by log id; by default it ends at the end of each log. `batch_id`
     names a batch of a streaming query: a batch that the tables have is not added again.
 
@@ -66,8 +69,9 @@ def grow(
     the maximum payload size in `logical_messages`. A message repeats only one that was received at most `horizon_ns`
     before or after it.
 
-    Raises FileNotFoundError or NotADirectoryError without a log, `batches.BusyError` when another run writes to
-    `out`, and `delta.OldTablesError` when `out` contains something else under a table's name.
+    Raises FileNotFoundError or NotADirectoryError without a log, `LogIdError` for copies of one log,
+    `batches.BusyError` when another run writes to `out`, and `delta.OldTablesError` when `out` contains something else
+    under a table's name.
     """
     began = time.monotonic()
     settings = {
@@ -77,7 +81,9 @@ def grow(
     }
     with writing(out):
         delta.check(out, TABLES)
-        run = _Run(engine, out, partition_bytes, batch_rows, say)
+        known = _by_id(logs)
+        captures = [log.location for log in known.values()]
+        run = _Run(engine, out, known, partition_bytes, batch_rows, say)
         completed = run.complete()
         last = run.batches.last()
         before = last or BatchPlan(0, f"tables-{secrets.token_hex(4)}", {}, {}, settings)
@@ -85,13 +91,13 @@ def grow(
         if batch_id is not None:
             query, number = batch_id
             if queries.get(query, -1) >= number:
-                return Result(list(logs), combine([]), before.number, completed)
+                return Result(captures, combine([]), before.number, completed)
             queries[query] = number
         for table in TABLES:
             delta.create(out, table)
-        ranges, plans = run.news(logs, before.positions, upto)
+        ranges, plans = run.news(before.positions, upto)
         if not any(one.partitions for one in plans) and batch_id is None:
-            return Result(list(logs), combine(plans), before.number, completed)
+            return Result(captures, combine(plans), before.number, completed)
         positions = before.positions | {log: part.end for log, part in ranges.items()}
         batch = BatchPlan(before.number + 1, before.tables, ranges, positions, settings, queries)
         stored = run.batches.plan(batch)
@@ -101,10 +107,30 @@ def grow(
         return result
 
 
+def _by_id(logs: Sequence[Log | Location]) -> dict[str, Log]:
+    """Return logs by their ids. Raises LogIdError if two have the same."""
+    found: dict[str, Log] = {}
+    for given in logs:
+        log = given if isinstance(given, Log) else Log.at(given)
+        known = found.setdefault(log_id(*log), log)
+        if known != log:
+            raise LogIdError(f"{known.location} and {log.location} are copies of one log: name one of them")
+    return found
+
+
 class _Run:
     """One run: it completes an open batch and adds another."""
 
-    def __init__(self, engine: Engine, out: Path, partition_bytes: int, batch_rows: int, say: Say):
+    def __init__(
+        self,
+        engine: Engine,
+        out: Path,
+        logs: Mapping[str, Log],
+        partition_bytes: int,
+        batch_rows: int,
+        say: Say,
+    ):
+        self._logs = logs
         self.batches = Batches(out)
         self._engine = engine
         self._out = out
@@ -127,26 +153,31 @@ class _Run:
         return [last.number]
 
     def news(
-        self, logs: Sequence[Path], positions: Mapping[str, Position], upto: Mapping[str, Position] | None
+        self, positions: Mapping[str, Position], upto: Mapping[str, Position] | None
     ) -> tuple[dict[str, LogRange], list[Plan]]:
         """Return what is new in each log, and its parts."""
         ranges, plans = {}, []
-        for path in logs:
-            if not list_log(path).segments:
-                continue
-            log = log_id(path)
+        for log, one in self._logs.items():
             if upto is not None and log not in upto:
                 continue
             start = positions.get(log)
-            made = self._plan(path, start, None if upto is None else upto[log])
+            made = self._plan(one, start, None if upto is None else upto[log])
             plans.append(made)
             if made.end is not None and made.end != start:
-                ranges[log] = LogRange(str(path.absolute()), start, made.end)
+                ranges[log] = LogRange(one.location, start, made.end)
         return ranges, plans
 
-    def _plan(self, path: str | Path, start: Position | None, end: Position | None) -> Plan:
+    def _plan(self, log: Log, start: Position | None, end: Position | None) -> Plan:
         slots = 2 * self._engine.slots
-        return plan(path, self._partition_bytes, slots, _LEAST_BYTES, start=start, upto=end)
+        return plan(
+            log.location,
+            self._partition_bytes,
+            slots,
+            _LEAST_BYTES,
+            start=start,
+            upto=end,
+            storage=log.storage,
+        )
 
     def carry_out(self, batch: BatchPlan, plans: list[Plan] | None = None) -> Result:
         """Write a planned batch's files, unless they are listed, and commit them.
@@ -154,9 +185,12 @@ class _Run:
         `plans` are those of its ranges, if they were just made.
         """
         files = self.batches.files(batch.number)
-        result = Result([Path(one.path) for one in batch.logs.values()], combine([]), batch.number)
+        result = Result([one.path for one in batch.logs.values()], combine([]), batch.number)
         if files is None:
-            plans = plans or [self._plan(one.path, one.start, one.end) for one in batch.logs.values()]
+            plans = plans or [
+                self._plan(self._logs.get(log, Log(one.path)), one.start, one.end)
+                for log, one in batch.logs.items()
+            ]
             result, files = self._write(batch, combine(plans))
         note = {"batch": batch.number, "positions": batch.positions}
         for table in TABLES:
@@ -170,7 +204,7 @@ class _Run:
 
     def _write(self, batch: BatchPlan, log: Plan) -> tuple[Result, BatchFiles]:
         slots = Slots.over(log.first_ns, log.last_ns)
-        result = Result([Path(one.path) for one in batch.logs.values()], log, batch.number, slots=slots)
+        result = Result([one.path for one in batch.logs.values()], log, batch.number, slots=slots)
         self._say(
             f"{log.records} records in {log.blocks} blocks, {log.bytes / 1e6:.1f} MB, "
             f"{len(log.partitions)} parts"
@@ -215,6 +249,8 @@ class _Run:
     def _save_positions(self, batch: BatchPlan) -> None:
         """Let retention remove what the tables have."""
         for one in batch.logs.values():
+            if is_remote(one.path):
+                continue  # nothing removes segments there
             try:
                 save_reader(Path(one.path), batch.tables, one.end.sequence)
             except OSError as error:

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
 from typing import Any, NamedTuple
 
-from headwater_spark.plan import EVER, Span
+from headwater_host.capture.filesystem import STORAGE, is_remote, local_path, parse_storage
+from headwater_spark.plan import EVER, Log, Span
 from headwater_spark.positions import Limits, Position
 from headwater_spark.sizes import (
     BATCH_ROWS,
@@ -45,14 +46,14 @@ def _between(parse: Callable[[str], int], low: int, high: int) -> Callable[[str]
 
 
 def _path(text: str) -> str:
-    scheme, colon, rest = text.partition(":")
-    if colon and scheme == "file":
-        text = re.sub("^//(?=/)", "", rest)
-    elif colon and rest.startswith("//"):
-        raise ValueError("not a directory: use a path that every executor can read")
     if not text:
         raise ValueError("empty")
-    return text
+    return text if is_remote(text) else str(local_path(text))
+
+
+def _paths(text: str) -> tuple[str, ...]:
+    """Parse what Spark makes of `load([...])`."""
+    return tuple(_path(one) for one in json.loads(text))
 
 
 def _view(text: str) -> str:
@@ -102,7 +103,7 @@ class Option(NamedTuple):
 
 
 OPTIONS = (
-    Option("path", _path, None, "directory of the capture log"),
+    Option("path", _path, None, "directory of the capture log, or its URI; load([...]) reads several logs"),
     Option("view", _view, "frames", f"view to read: {', '.join(VIEWS)}"),
     Option(
         "partitionBytes",
@@ -136,11 +137,14 @@ OPTIONS = (
 _LIMITS = Limits(TRIGGER_BYTES)
 
 
+_PATHS = Option("paths", _paths, None, "several logs")
+
+
 @dataclass(frozen=True)
 class ReadOptions:
     """The validated options of a read."""
 
-    path: str
+    logs: tuple[Log, ...]
     view: str
     partition_bytes: int
     min_partitions: int
@@ -150,26 +154,38 @@ class ReadOptions:
     fail_on_data_loss: bool = True
     start: dict[str, Any] | None = None
 
+    @property
+    def log(self) -> Log:
+        """The only log. Raises OptionError for several."""
+        if len(self.logs) > 1:
+            raise OptionError("a stream reads one log: start a query for each, or use headwater pipeline")
+        return self.logs[0]
+
 
 def parse(given: Mapping[str, str]) -> ReadOptions:
     """Parse and validate the options of a read. Raises OptionError with the option and its allowed values."""
-    known = {option.name.lower(): option for option in OPTIONS}
+    known = {option.name.lower(): option for option in (*OPTIONS, _PATHS)}
     values = {option.name: option.default for option in OPTIONS}
+    storage: dict[str, str] = {}
     for name, text in given.items():
+        if name.upper() in STORAGE:
+            storage[name] = text
+            continue
         option = known.get(name.lower())
         if option is None:
-            names = ", ".join(option.name for option in OPTIONS)
+            names = ", ".join([*(option.name for option in OPTIONS), *STORAGE])
             raise OptionError(f'format("headwater") has no option {name!r}; its options are {names}')
         try:
             values[option.name] = option.parse(text)
         except ValueError as error:
             raise OptionError(f"option {option.name}: {text!r} is {error}") from None
-    if values["path"] is None:
+    paths = values.pop("paths", None) or [path for path in [values["path"]] if path is not None]
+    if not paths:
         raise OptionError('the path is missing: spark.read.format("headwater").load("/path/of/the/log")')
     since, until = values["since"], values["until"]
     span = Span(EVER.since if since is None else since, EVER.until if until is None else until)
     return ReadOptions(
-        values["path"],
+        tuple(Log(path, parse_storage(storage)) for path in paths),
         values["view"],
         values["partitionBytes"],
         values["minPartitions"],

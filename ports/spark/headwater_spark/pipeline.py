@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import os
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from headwater_host.capture.filesystem import Location
 from headwater_spark.engine import Engine, SparkEngine
 from headwater_spark.growth import grow
+from headwater_spark.plan import Log
 from headwater_spark.result import Result
 
 if TYPE_CHECKING:
@@ -16,8 +19,10 @@ if TYPE_CHECKING:
 __all__ = ["Result", "run", "run_on"]
 
 
-def run(spark: SparkSession, capture: Path, out: Path, **settings: Any) -> Result:
-    """Run the pipeline on Spark; see `run_on` for the settings.
+def run(
+    spark: SparkSession, capture: Log | Location | Sequence[Log | Location], out: Path, **settings: Any
+) -> Result:
+    """Run the pipeline on Spark; see `run_on` for the arguments.
 
     Every executor must see `capture` and `out` at the same paths.
     """
@@ -26,7 +31,7 @@ def run(spark: SparkSession, capture: Path, out: Path, **settings: Any) -> Resul
 
 def run_on(
     engine: Engine,
-    capture: Path,
+    capture: Log | Location | Sequence[Log | Location],
     out: Path,
     *,
     report: Callable[[Result, Path], object] | None = None,
@@ -34,9 +39,12 @@ def run_on(
 ) -> Result:
     """Add what is new in the log to the tables in `out`, and write what `report` writes.
 
+    `capture` is one log or several: paths, URIs, or `Log` with storage options.
+
     The settings are those of `growth.grow`, which raises the errors.
     """
-    result = grow(engine, [capture], out, **settings)
+    logs = [capture] if isinstance(capture, (Log, str, os.PathLike)) else capture
+    result = grow(engine, logs, out, **settings)
     if report is not None:
         report(result, out)
     return result

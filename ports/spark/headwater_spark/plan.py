@@ -6,13 +6,14 @@ the gateway continues to write.
 
 from __future__ import annotations
 
+import os
 from collections import deque
 from collections.abc import Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from itertools import pairwise
 from typing import Any, NamedTuple
 
-from headwater_host.capture.filesystem import Location, Storage, base_name
+from headwater_host.capture.filesystem import Location, Storage, base_name, is_remote, local_path
 from headwater_host.capture.manifest import Listing, Segment, list_log
 from headwater_host.capture.problem import Problem
 from headwater_host.capture.reader import lost_end
@@ -23,6 +24,20 @@ from headwater_spark.positions import Position, advance, later, removed_before, 
 OFFSET_BITS = 40
 # The smallest number of complete segments that make a partition. Larger segments are split, so their headers are read.
 _WHOLE = 4
+
+
+class Log(NamedTuple):
+    """A capture log to read: its path or URI, and storage options."""
+
+    location: str
+    storage: Storage = ()
+
+    @classmethod
+    def at(cls, location: Location, storage: Storage = ()) -> Log:
+        """Return the log at a location, with an absolute path. Raises LocationError."""
+        return cls(
+            os.fspath(location) if is_remote(location) else str(local_path(location).absolute()), storage
+        )
 
 
 class Span(NamedTuple):

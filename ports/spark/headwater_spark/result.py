@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 
 from headwater_host.capture.problem import Problem
 from headwater_spark.part import Part
@@ -18,7 +17,7 @@ class Result:
     """The results of a batch: numbers of what it added."""
 
     #: The logs, and what was read of them.
-    captures: list[Path]
+    captures: list[str]
     plan: Plan
     #: The number of the tables' last batch; 0 if there is none.
     batch: int = 0

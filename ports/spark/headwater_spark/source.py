@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
@@ -21,11 +20,12 @@ from pyspark.sql.streaming.datasource import (
 )
 from pyspark.sql.types import StructType
 
+from headwater_host.capture.filesystem import exists
 from headwater_host.capture.log_id import log_id
 from headwater_host.capture.manifest import Listing, Manifest, list_log
 from headwater_host.capture.problem import MISSING, Problem
 from headwater_spark.options import OptionError, ReadOptions, parse
-from headwater_spark.plan import Plan, Range, plan
+from headwater_spark.plan import Log, Plan, Range, combine, plan
 from headwater_spark.positions import UNLIMITED, Position, advance
 from headwater_spark.tables import BADBLOCKS, POSITIONS, VIEWS, Table
 from headwater_spark.views import record_batches
@@ -61,6 +61,7 @@ class HeadwaterSource(DataSource):
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
         """Return a stream of the columns in `schema`."""
         options = parse(self.options)
+        options.log  # noqa: B018 (refuses several logs)
         return LogStream(options, _columns(VIEWS[options.view], schema))
 
 
@@ -89,8 +90,18 @@ class LogReader(DataSourceReader):
     def partitions(self) -> list[InputPartition]:
         """Return the partitions: ranges of consecutive blocks."""
         options = self.options
-        log = plan(options.path, options.partition_bytes, options.min_partitions, span=options.span)
-        return _partitions(options, log, _offset(options, log.end))
+        plans = [
+            plan(
+                log.location,
+                options.partition_bytes,
+                options.min_partitions,
+                span=options.span,
+                storage=log.storage,
+            )
+            for log in options.logs
+        ]
+        ends = (_offset(log, one.end) for log, one in zip(options.logs, plans, strict=True))
+        return _partitions(options, combine(plans), [end for end in ends if end])
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
         """Yield the rows of a partition as Arrow record batches."""
@@ -156,24 +167,25 @@ class LogStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return [LogPartition([], [end])] if start != end else []
         self._listing(end)
         log = plan(
-            options.path,
+            options.log.location,
             options.partition_bytes,
             options.min_partitions,
             span=options.span,
             start=_position(start),
             upto=_position(end),
+            storage=options.log.storage,
         )
         if log.removed is not None and options.fail_on_data_loss:
-            raise _data_loss(options.path, log.removed.reason)
-        return _partitions(options, log, end)
+            raise _data_loss(options.log.location, log.removed.reason)
+        return _partitions(options, log, [end] if end else [])
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
         """Yield the rows of a partition as Arrow record batches. Raises RuntimeError if a segment was removed."""
         assert isinstance(partition, LogPartition)
-        gone = [part for part in partition.ranges if not Path(part.path).exists()]
+        gone = [part for part in partition.ranges if not exists(part.path, part.storage)]
         if gone:
             if self.options.fail_on_data_loss:
-                raise _data_loss(self.options.path, f"{gone[0].file} was removed before it was read")
+                raise _data_loss(self.options.log.location, f"{gone[0].file} was removed before it was read")
             lost = (
                 Problem(MISSING, part.file, part.start, part.end - part.start, "removed before it was read")
                 for part in gone
@@ -187,31 +199,31 @@ class LogStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
         Raises FileNotFoundError if it no longer exists, and RuntimeError if it is another one.
         """
-        path = self.options.path
+        path, storage = self.options.log
         try:
-            listing = list_log(path)
+            listing = list_log(path, storage)
         except FileNotFoundError:
             if start:
                 raise
             return Listing([], Manifest({}, [], 0), [])
-        if start and log_id(path) != start.get("log"):
+        if start and log_id(path, storage) != start.get("log"):
             raise RuntimeError(
                 f"{path} is not the log that this query has read: use another checkpoint directory to read it"
             )
         return listing
 
     def _offset(self, position: Position | None) -> dict[str, Any]:
-        return _offset(self.options, position)
+        return _offset(self.options.log, position)
 
 
-def _offset(options: ReadOptions, position: Position | None) -> dict[str, Any]:
-    return {} if position is None else {"log": log_id(options.path), **position._asdict()}
+def _offset(log: Log, position: Position | None) -> dict[str, Any]:
+    return {} if position is None else {"log": log_id(*log), **position._asdict()}
 
 
-def _partitions(options: ReadOptions, log: Plan, end: dict[str, Any]) -> list[InputPartition]:
-    """Return the partitions of a plan that ends at the offset `end`."""
+def _partitions(options: ReadOptions, log: Plan, ends: list[dict[str, Any]]) -> list[InputPartition]:
+    """Return the partitions of a plan, which ends at these offsets of the logs."""
     if options.view == POSITIONS.name:
-        return [LogPartition([], [end])] if end else []
+        return [LogPartition([], ends)] if ends else []
     parts: list[InputPartition] = [LogPartition(ranges, []) for ranges in log.partitions]
     if options.view == BADBLOCKS.name and log.problems:
         parts.insert(0, LogPartition([], [problem._asdict() for problem in log.problems]))

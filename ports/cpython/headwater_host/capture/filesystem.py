@@ -130,6 +130,17 @@ def open_file(location: Location, storage: Storage = ()) -> File:
     return LocalFile(os.open(local_path(location), os.O_RDONLY))
 
 
+def exists(location: Location, storage: Storage = ()) -> bool:
+    """Return whether there is a file. Raises LocationError and OSError."""
+    if not is_remote(location):
+        return local_path(location).exists()
+    parent, _, name = os.fspath(location).rpartition("/")
+    try:
+        return folder(parent, storage).size(name) >= 0
+    except FileNotFoundError:
+        return False
+
+
 def create(location: Location, data: bytes, storage: Storage = ()) -> bool:
     """Create a small file durably, unless it exists. Return whether this call has created it.
 
