@@ -95,7 +95,7 @@ class Plan(NamedTuple):
 
 
 class _Part(NamedTuple):
-    """The blocks of a segment from `start` to `stop`, by default to its end."""
+    """The blocks of a segment from `start` to `stop`, by default up to the last."""
 
     segment: Segment
     start: int
