@@ -6,6 +6,7 @@ change ten times a second.
 
 import argparse
 import asyncio
+import contextlib
 import json
 import os
 import statistics
@@ -22,6 +23,7 @@ from tests.host.command import HEADWATER, environment
 from tests.host.hub_client import new_id
 from tests.host.hub_sites import free_ports
 from tests.host.test_hub_site_commands import CONFIG
+from tools.postgres import PostgreSql
 
 #: Messages that are written at once.
 BURST = 100
@@ -89,14 +91,22 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=20.0)
     parser.add_argument("--size", type=int, default=100)
     parser.add_argument("--sync", type=int, default=1)
+    parser.add_argument("--postgresql", action="store_true", help="The leader's storage is PostgreSQL")
     args = parser.parse_args()
-    with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
+    with contextlib.ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        sync = 0 if args.postgresql else args.sync
         ports = dict(zip("abc", free_ports(3), strict=True))
         running = []
         for hub in "ab":
             text = CONFIG.format(name=hub, port=ports[hub], **ports)
-            text = text.replace('leader = "a"', f'leader = "a"\nsync = {args.sync}')
+            text = text.replace('leader = "a"', f'leader = "a"\nsync = {sync}')
+            if args.postgresql and hub == "a":
+                server = PostgreSql()
+                stack.callback(server.remove)
+                server.start()
+                text = text.replace('"a.db"', f'"{server.url()}"')
+                text += f'\n[cluster]\nadvertise = "127.0.0.1:{ports["a"]}"\nstandby = "none"\n'
             (folder / f"{hub}.toml").write_text(text)
             command = [*HEADWATER, "hub", "--config", f"{hub}.toml"]
             running.append(

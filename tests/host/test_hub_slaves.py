@@ -16,6 +16,7 @@ from headwater_host.hub.replication.quorum import Quorum
 from headwater_host.hub.replication.slaves import Slaves
 from headwater_host.hub.storage import Change, Limits, Message, Store
 from headwater_host.hub.storage.backup import backup, install
+from headwater_host.hub.storage.follow import Some
 from tests.host.hub_changes import Changes
 from tests.host.hub_slave import Pipe, SlaveHub, leader_of
 from tests.host.hub_storage import put, store_at, synced
@@ -199,6 +200,34 @@ async def test_a_slave_is_counted_once_in_its_epoch_and_for_what_it_was_sent(tmp
         await until(lambda: len(right.got) > 1)
         right.say(synced=store.seq, epoch=1)
         assert store.committed == store.durable
+        await slaves.close()
+
+
+async def test_changes_that_cannot_be_read_now_are_read_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(slaves_module, "AGAIN", 0.01)
+    async with store_at(tmp_path / "leader.db") as store:
+        slaves = leader_of(store, tmp_path / "leader.db", "b")
+        store.register("t")
+        put(store, "t", 1)
+        await synced(store)
+        read = store.turns_after
+        failed: list[int] = []
+
+        def fails(after: int, limit: int, size: int) -> Some:
+            if len(failed) < 3:
+                failed.append(after)
+                raise StorageError("the database did not answer")
+            return read(after, limit, size)
+
+        monkeypatch.setattr(store, "turns_after", fails)
+        slave = SlaveHub(tmp_path / "slave.db")
+        pipe = Pipe(slaves, slave.follower)
+        await equal(store, slave)
+        assert (len(failed), pipe.refused, slaves.snapshots) == (3, "", 0)
+        pipe.cut()
+        await slave.store.close()
         await slaves.close()
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any, BinaryIO, Protocol
 
-from headwater_host.hub.errors import StorageError
+from headwater_host.hub.errors import BehindError, StorageError
 from headwater_host.hub.metrics import Metrics, Values
 from headwater_host.hub.replication import wire
 from headwater_host.hub.replication.lineage import Lineage
@@ -21,6 +21,8 @@ SOME_BYTES = 1 << 18
 WINDOW = 8 << 20
 #: Bytes of a piece of a snapshot.
 PIECE = 1 << 18
+#: Seconds until changes that could not be read are read again.
+AGAIN = 1.0
 #: Process numbers that a slave reserves at once.
 RESERVED = 1000
 
@@ -59,6 +61,8 @@ class Slave:
     copying: bool = False
     scheduled: bool = False
     committed: int = -1
+    #: Why its changes could not be read the last time.
+    failure: str = ""
 
 
 class Slaves:
@@ -284,14 +288,18 @@ class Slaves:
             return
         try:
             found, turn = store.turns_after(slave.position, SOME, SOME_BYTES)
-        except StorageError as error:
-            if slave.position >= store.followed:
-                _logger.error("changes for slave %s: %s", slave.name, error)
-                slave.line.refuse(str(error))
-                self._forget(slave)
-                return
+        except BehindError:
             self._begin_snapshot(slave)
             return
+        except StorageError as error:
+            # A database may not answer at present.
+            if str(error) != slave.failure:
+                _logger.error("changes for slave %s: %s; trying again", slave.name, error)
+            slave.failure = str(error)
+            slave.scheduled = True
+            self._loop.call_later(AGAIN, self._send, slave)
+            return
+        slave.failure = ""
         if turn > store.durable:
             # A database shows transactions that its standby does not have yet.
             turn = store.durable
