@@ -23,6 +23,7 @@ PACKAGES = {
     "headwater_host": "ports/cpython",
     "headwater_spark": "ports/spark",
     "pyspark_headwater": "ports/spark",
+    "pyspark_headwater_table": "ports/spark",
 }
 
 #: What the build adds: the compiled components.

@@ -156,9 +156,9 @@ def test_spark_writes_the_same_table(
     result = pipeline.run(spark, log, tmp_path / "out", partition_bytes=20_000)
     assert table(tmp_path / "out") == table(done[1])
     assert result.logical == done[0].logical
-    frame = spark.read.parquet(str(tmp_path / "out/logical_messages"))
+    frame = spark.read.format("headwater.table").load(str(tmp_path / "out/logical_messages"))
     assert frame.where("complete").count() == result.logical["whole"]
     assert len(list((tmp_path / "out/logical_messages").iterdir())) == 2
     # The table messages is a frame like any other.
-    again = logical_messages(spark.read.parquet(str(tmp_path / "out/messages")))
+    again = logical_messages(spark.read.format("headwater.table").load(str(tmp_path / "out/messages")))
     assert again.where("complete").count() == result.logical["whole"]

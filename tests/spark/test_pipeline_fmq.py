@@ -211,7 +211,7 @@ def test_spark_gives_the_same_tables(
         result = pipeline.run(spark, capture_of(tmp_path / "log"), tmp_path / "out", partition_bytes=4000)
     assert result.candidates
     assert_same_tables(tmp_path / "out", done[1])
-    frame_ = spark.read.parquet(str(tmp_path / "out/messages"))
+    frame_ = spark.read.format("headwater.table").load(str(tmp_path / "out/messages"))
     assert frame_.where("array_contains(tags, 'raw') and process = 7").count() == COUNT
     assert spark.read.parquet(str(tmp_path / "out" / FRAMES.name)).count() == len(records())
 
