@@ -76,8 +76,8 @@ def module_exists(dotted: str) -> bool:
 @each_row("page", [ROOT / "README.md", *PAGES], ids=lambda page: page.relative_to(ROOT).as_posix())
 def test_named_modules_exist(page: Path) -> None:
     names = re.findall(rf"\b(?:{'|'.join(PACKAGES)})(?:\.[A-Za-z_]\w*)+", page.read_text(encoding="utf-8"))
-    # File names of other kinds (systemd units, configurations) are not modules.
-    kinds = {"service", "toml", "db", "local", "md", "py", "json", "boot", "slot"}
+    # File names of other kinds (systemd units, configurations) and formats of Spark are not modules.
+    kinds = {"service", "toml", "db", "local", "md", "py", "json", "boot", "slot", "table"}
     assert (
         sorted({name for name in names if name.rsplit(".")[-1] not in kinds and not module_exists(name)})
         == []

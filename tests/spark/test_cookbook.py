@@ -129,7 +129,7 @@ def engines(out: Path, request: pytest.FixtureRequest) -> Callable[[str, str], A
     for name in NAMES:
         database.register(name, DeltaTable(out / name).to_pyarrow_dataset())
     context = pl.SQLContext({name: pl.scan_delta(str(out / name)) for name in NAMES})
-    opened = []
+    opened: list[SparkSession] = []
 
     def ask(engine: str, query: str) -> Answer:
         if engine == "duckdb":
