@@ -3,6 +3,7 @@
 import asyncio
 import tempfile
 from collections.abc import Callable
+from contextlib import closing
 from functools import partial
 from pathlib import Path
 from typing import BinaryIO
@@ -16,7 +17,10 @@ from headwater_host.hub.replication.slaves import Slaves
 from headwater_host.hub.replication.wire import CHANGES
 from headwater_host.hub.storage import Limits, Store
 from headwater_host.hub.storage.backup import backup, install
+from headwater_host.hub.storage.copy import copy_to_file
+from headwater_host.hub.storage.store import open_engine
 from tests.host.hub_client import new_id, parse
+from tests.host.hub_storage import Place
 
 
 def copied(path: Path) -> BinaryIO:
@@ -27,14 +31,25 @@ def copied(path: Path) -> BinaryIO:
         return copy.open("rb")
 
 
+def dumped(url: str) -> BinaryIO:
+    """A copy of a database, as an open file."""
+    with tempfile.TemporaryDirectory() as folder, closing(open_engine(url)) as source:
+        copy = Path(folder) / "copy.db"
+        copy_to_file(source, str(copy))
+        return copy.open("rb")
+
+
 def leader_of(
     store: Store,
-    path: Path,
+    place: Place,
     *names: str,
     sync: int = 0,
     deposed: Callable[[int], None] = lambda epoch: None,
 ) -> Slaves:
-    return lead(store, names, sync, lambda: copied(path), deposed)
+    def snapshot() -> BinaryIO:
+        return copied(place) if isinstance(place, Path) else dumped(place)
+
+    return lead(store, names, sync, snapshot, deposed)
 
 
 class Way:

@@ -80,6 +80,15 @@ async def test_a_target_that_is_not_empty_is_refused(tmp_path: Path) -> None:
     assert b"there is nothing to copy" in done.stderr
 
 
+def test_backups_of_postgresql_are_copies(tmp_path: Path) -> None:
+    url = "postgresql://me:secret@127.0.0.1:1/x"
+    for command, says in (("backup", b"hub copy URL"), ("restore", b"hub copy")):
+        done = headwater_here("hub", command, url, tmp_path / "copy.db")
+        assert done.returncode == 2
+        assert says in done.stderr
+        assert b"secret" not in done.stderr
+
+
 @pytest.mark.parametrize("written", [1, 3, 20])
 async def test_no_hub_uses_a_copy_that_was_not_completed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, written: int

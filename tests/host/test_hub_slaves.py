@@ -19,7 +19,7 @@ from headwater_host.hub.storage.backup import backup, install
 from headwater_host.hub.storage.follow import Some
 from tests.host.hub_changes import Changes
 from tests.host.hub_slave import Pipe, SlaveHub, leader_of
-from tests.host.hub_storage import put, store_at, synced
+from tests.host.hub_storage import Place, put, store_at, synced
 from tests.waiting import PATIENCE_S, until
 
 #: Changes in ``./run test``; the long run is ``python -m tests.host.hub_slave_run``.
@@ -44,10 +44,13 @@ def check_whole(store: Store, slave: SlaveHub) -> None:
         assert store._engine.turn_after(seq) == seq, f"half a transaction: the slave ends with change {seq}"
 
 
-async def run(folder: Path, seed: int, changes: int, patience: float = PATIENCE_S) -> dict[str, float]:
-    """Make changes while a slave follows over connections that are cut; return what happened."""
+async def run(
+    folder: Path, seed: int, changes: int, patience: float = PATIENCE_S, place: Place | None = None
+) -> dict[str, float]:
+    """Make changes while a slave follows over connections that are cut; return what happened. ``place``: the leader's
+    storage, otherwise a file."""
     chance = random.Random(seed)
-    path = folder / "leader.db"
+    path = place or folder / "leader.db"
     # Few changes are kept, so that a long absence needs a snapshot.
     limits = Limits(changes=500, ids=5_000, topic_messages=2_000, tries=3, full="drop")
     leader = Store.open(path, limits)
@@ -101,6 +104,13 @@ async def run(folder: Path, seed: int, changes: int, patience: float = PATIENCE_
 async def test_a_slave_equals_its_leader_after_cuts_at_any_byte(tmp_path: Path) -> None:
     found = await run(tmp_path, 1, CHANGES)
     assert found["cuts"] > 20, found
+    assert found["snapshots"] >= 1, found
+
+
+@pytest.mark.needs_postgresql
+async def test_a_slave_equals_a_leader_on_postgresql(tmp_path: Path, database: str) -> None:
+    found = await run(tmp_path, 2, CHANGES // 4, place=database)
+    assert found["cuts"] > 5, found
     assert found["snapshots"] >= 1, found
 
 

@@ -51,7 +51,7 @@ def add(commands: Any) -> None:
         ("restore", "replace a stopped hub's storage by a backup", "Storage file", "Backup; it is moved"),
     ):
         parser = subcommand(commands, name, text)
-        option(parser, "storage", first, FILE)
+        option(parser, "storage", first, type=hub_config.place, metavar="FILE")
         option(parser, "file", second, FILE)
     copy = subcommand(
         commands,
@@ -92,6 +92,10 @@ def _replication(path: Path) -> tuple[HubConfig, ReplicationConfig]:
 def _backup(args: argparse.Namespace) -> int:
     from headwater_host.hub.storage.backup import backup
 
+    if isinstance(args.storage, str):
+        raise CommandError(
+            f"back PostgreSQL up with pg_basebackup, or copy it: headwater hub copy URL {args.file}", USAGE
+        )
     if args.file.exists():
         raise CommandError(f"{args.file} exists already", USAGE)
     backup(str(args.storage), str(args.file))
@@ -101,6 +105,8 @@ def _backup(args: argparse.Namespace) -> int:
 def _restore(args: argparse.Namespace) -> int:
     from headwater_host.hub.storage.backup import install
 
+    if isinstance(args.storage, str):
+        raise CommandError(f"PostgreSQL needs an empty database: headwater hub copy {args.file} URL", USAGE)
     if not args.file.exists():
         raise CommandError(f"there is no backup {args.file}", USAGE)
     install(str(args.file), str(args.storage))
