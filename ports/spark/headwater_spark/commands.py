@@ -6,21 +6,17 @@ Modules of the extra `spark` are imported when the command runs, so that its hel
 from __future__ import annotations
 
 import argparse
-import os
-import re
-import shutil
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from headwater.mqtt.packets import check_filter
 from headwater_host.capture.filesystem import LocationError, is_remote, parse_storage
-from headwater_host.capture.log_id import LogIdError
 from headwater_host.capture.manifest import list_log
 from headwater_host.cli.options import STORAGE, directory, location, whole
 from headwater_host.exits import FAILED, OK, USAGE, CommandError
-from headwater_spark import report_command
+from headwater_spark import report_command, stream_command
+from headwater_spark.launch import say, started
 from headwater_spark.sizes import (
     BATCH_ROWS,
     MAX_BATCH_ROWS,
@@ -36,29 +32,35 @@ if TYPE_CHECKING:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the options of the command."""
+    """Add the actions of the command and their options."""
     actions = parser.add_subparsers(title="actions", metavar="ACTION", dest="action", required=True)
-    run_ = actions.add_parser(
-        "run",
-        help="turn a capture log into tables and a report",
-        description=(
-            "Read what is new in a capture log since the last run; add it to the Delta tables frames, messages, "
-            "logical_messages, telemetry and quarantine; write report.json and report.html. A run that was "
-            "interrupted is completed first."
-        ),
-    )
-    for name, metavar, kind, default, what in _OPTIONS:
-        action = "append" if default == [] or name == "--capture" else "store"
-        run_.add_argument(
-            name,
-            metavar=metavar,
-            type=kind,
-            default=default,
-            required=default is None,
-            action=action,
-            help=what,
-        )
+    for name, what, description, rows in _WRITERS:
+        action = actions.add_parser(name, help=what, description=description)
+        for row in rows:
+            _add(action, *row)
     report_command.add_parser(actions)
+
+
+def _add(
+    parser: argparse.ArgumentParser,
+    name: str,
+    metavar: str | None,
+    kind: Callable[[str], Any],
+    default: Any,
+    what: str,
+) -> None:
+    if kind is bool:
+        parser.add_argument(name, action="store_true", help=what)
+        return
+    parser.add_argument(
+        name,
+        metavar=metavar,
+        type=kind,
+        default=default,
+        required=default is None,
+        action="append" if default == [] or name == "--capture" else "store",
+        help=what,
+    )
 
 
 def _size(text: str) -> int:
@@ -88,7 +90,7 @@ def _setting(text: str) -> tuple[str, str]:
 _rows = whole(1, MAX_BATCH_ROWS)
 _days = whole(1, 36_500)
 _DAY_NS = 86_400 * 10**9
-# Name, metavar, type, default (None: required; a list: repeatable), help.
+# Name, metavar, type (bool: no value), default (None: required; a list: repeatable), help.
 _OPTIONS: tuple[tuple[str, str | None, Callable[[str], Any], Any, str], ...] = (
     ("--capture", "DIR", location, None, "Directory of a capture log, or its URI (s3://...); repeatable"),
     ("--storage", "KEY=VALUE", STORAGE["type"], [], "Storage option such as AWS_ENDPOINT_URL; repeatable"),
@@ -107,69 +109,83 @@ _OPTIONS: tuple[tuple[str, str | None, Callable[[str], Any], Any, str], ...] = (
 )
 
 
+_WRITERS = (
+    (
+        "run",
+        "turn capture logs into tables and a report",
+        "Read what is new in capture logs since the last run; add it to the Delta tables frames, messages, "
+        "logical_messages, telemetry and quarantine; write report.json and report.html. A run that was interrupted "
+        "is completed first.",
+        _OPTIONS,
+    ),
+    (
+        "stream",
+        "keep tables up to date with capture logs",
+        "Add what capture logs gain to the tables of `run`, batch by batch, until SIGTERM or SIGINT.",
+        tuple(row for row in _OPTIONS if row[0] != "--sent") + stream_command.OPTIONS,
+    ),
+)
+
+
 def run(args: argparse.Namespace) -> int:
     """Run an action. Returns 1 if an acknowledged message of a board's record is lost or duplicated."""
-    if args.action == "report":
-        return report_command.run(args)
-    # Check before importing the extra's modules and before Spark starts, which takes half a minute.
-    from py4j.protocol import Py4JError  # type: ignore[import-untyped]
-    from pyspark.errors import PySparkException
-    from pyspark.sql import SparkSession
+    return _ACTIONS[args.action](args)
 
-    from headwater_spark import pipeline, report
-    from headwater_spark.batches import BusyError
-    from headwater_spark.session import local_session
 
+def _run(args: argparse.Namespace) -> int:
+    # Check before Spark starts, which takes half a minute.
     logs = _check_places(args)
-    _check_java()
-    running = SparkSession.getActiveSession()
-    if running is None:
-        say("starting Spark")
-    try:
-        spark = running or local_session("headwater pipeline", args.master, dict(args.conf))
-    except (Py4JError, PySparkException) as error:
-        raise CommandError(
-            f"Spark does not start; check --master and --conf: {_cause(str(error))}", FAILED
-        ) from error
     numbers: dict[str, Any] = {}
+    with started(args) as spark:
+        from headwater_spark import pipeline, report
 
-    def write(result: Result, folder: Path) -> None:
-        numbers.update(report.write(result, folder, args.sent))
+        def write(result: Result, folder: Path) -> None:
+            numbers.update(report.write(result, folder, args.sent))
 
-    try:
-        pipeline.run(
-            spark,
-            logs,
-            args.out,
-            partition_bytes=args.partition_bytes,
-            batch_rows=args.batch_rows,
-            logical_topics=args.logical_topic,
-            max_message=args.max_message,
-            horizon_ns=args.horizon * _DAY_NS,
-            report=write,
-            say=say,
-        )
-    except (BusyError, LocationError, LogIdError, OSError) as error:
-        raise CommandError(str(error), FAILED) from error
-    except (Py4JError, PySparkException) as error:
-        raise CommandError(f"a Spark task failed: {_cause(str(error))}", FAILED) from error
-    finally:
-        if running is None:
-            spark.stop()
+        pipeline.run(spark, logs, args.out, report=write, say=say, **settings(args))
     return show(numbers, args.out)
 
 
-def _check_places(args: argparse.Namespace) -> list[Log]:
-    """Return the logs. Raises CommandError when one, a board's record or the output directory is unusable."""
+def _stream(args: argparse.Namespace) -> int:
+    return stream_command.run(args, _logs(args), settings(args))
+
+
+def settings(args: argparse.Namespace) -> dict[str, Any]:
+    """Return the settings of `growth.grow`."""
+    return {
+        "partition_bytes": args.partition_bytes,
+        "batch_rows": args.batch_rows,
+        "logical_topics": args.logical_topic,
+        "max_message": args.max_message,
+        "horizon_ns": args.horizon * _DAY_NS,
+    }
+
+
+_ACTIONS: dict[str, Callable[[argparse.Namespace], int]] = {
+    "run": _run,
+    "stream": _stream,
+    "report": report_command.run,
+}
+
+
+def _logs(args: argparse.Namespace) -> list[Log]:
+    """Return the logs, which may not exist. Raises CommandError if one is where the tables go."""
     from headwater_spark.plan import Log
 
-    for path in args.sent:
-        if not path.is_file():
-            raise CommandError(f"--sent: {path} is not a file", USAGE)
     logs = [Log.at(one, parse_storage(args.storage)) for one in args.capture]
     for log in logs:
         if not is_remote(log.location) and args.out.resolve() == Path(log.location).resolve():
             raise CommandError(f"--out: {args.out} is the capture log itself", USAGE)
+    return logs
+
+
+def _check_places(args: argparse.Namespace) -> list[Log]:
+    """Return the logs. Raises CommandError when one, a board's record or the output directory is unusable."""
+    for path in args.sent:
+        if not path.is_file():
+            raise CommandError(f"--sent: {path} is not a file", USAGE)
+    logs = _logs(args)
+    for log in logs:
         try:
             list_log(*log)
         except NotADirectoryError as error:
@@ -182,36 +198,6 @@ def _check_places(args: argparse.Namespace) -> list[Log]:
         except LocationError as error:
             raise CommandError(str(error), USAGE) from error
     return logs
-
-
-def _check_java() -> None:
-    """Raise CommandError when there is no `java` that Spark's scripts can start."""
-    home = os.environ.get("JAVA_HOME")
-    if home:
-        java = Path(home, "bin/java")
-        if shutil.which(java) is None:
-            raise CommandError(
-                f"JAVA_HOME={home}: {java} does not exist; set JAVA_HOME to a directory of Java 17 or newer, "
-                "or unset it to use java from PATH",
-                FAILED,
-            )
-    elif shutil.which("java") is None:
-        why = "PATH has no java" if home is None else "JAVA_HOME is empty, and PATH has no java"
-        raise CommandError(
-            f"Spark needs Java 17 or newer: {why}: apt-get install default-jre-headless", FAILED
-        )
-
-
-def say(text: str) -> None:
-    """Print a line of progress."""
-    print("pipeline:", text, file=sys.stderr, flush=True)
-
-
-def _cause(text: str) -> str:
-    """Extract the cause from Spark's error: the last line of a Python traceback, the JVM's error, or all of it."""
-    python = re.search(r"^Traceback \(most recent call last\):\n(?: .*\n)+(.+)$", text, re.MULTILINE)
-    found = python or re.search(r"^: (.+)\n\tat ", text, re.MULTILINE)
-    return found[1] if found else text
 
 
 def show(numbers: dict[str, Any], out: Path) -> int:

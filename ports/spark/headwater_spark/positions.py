@@ -88,7 +88,7 @@ def later(listing: Listing, start: Position | None, upto: Position) -> Position:
     replaced = start.segment == upto.segment and start.file != upto.file
     if replaced:
         # One of the two segments was removed because nothing was left in it.
-        return start if any(segment.path.name == start.file for segment in listing.segments) else upto
+        return start if any(segment.name == start.file for segment in listing.segments) else upto
     return start if upto.precedes(start) else upto
 
 

@@ -13,6 +13,8 @@ PARTITION_BYTES = 32 << 20
 BATCH_ROWS = 1 << 15
 #: Default maximum bytes of the log per micro-batch of a stream.
 TRIGGER_BYTES = 256 << 20
+#: Default time between two micro-batches of `headwater pipeline stream`, in s.
+TRIGGER_S = 2.0
 #: Default maximum payload of ``logical_messages``: the largest MaxMsgLength of IBM MQ.
 MAX_MESSAGE = 100 << 20
 

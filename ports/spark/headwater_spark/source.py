@@ -129,7 +129,7 @@ class LogStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return self.options.start
         found = None
         for segment in self._listing({}).segments:
-            name, entry = segment.path.name, segment.entry
+            name, entry = segment.name, segment.entry
             if entry is None or entry.last_ns >= self.options.span.since:
                 return self._offset(Position(name, 0, segment.first_sequence))
             found = Position(name, entry.bytes, entry.next_sequence)

@@ -1,0 +1,84 @@
+"""Start Spark for a command, and report its errors in one line."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import shutil
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from headwater_host.capture.filesystem import LocationError
+from headwater_host.capture.log_id import LogIdError
+from headwater_host.exits import FAILED, CommandError
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+@contextmanager
+def started(args: argparse.Namespace) -> Iterator[SparkSession]:
+    """Provide a Spark session as `args.master` and `args.conf` say, or the running one; stop it if it was started.
+
+    Raises CommandError without Java, and for errors of Spark, of files and of tables that are busy.
+    """
+    _check_java()
+    from py4j.protocol import Py4JError  # type: ignore[import-untyped]
+    from pyspark.errors import PySparkException
+    from pyspark.sql import SparkSession
+
+    from headwater_spark.batches import BusyError
+    from headwater_spark.session import local_session
+
+    running = SparkSession.getActiveSession()
+    if running is None:
+        say("starting Spark")
+    try:
+        spark = running or local_session("headwater pipeline", args.master, dict(args.conf))
+    except (Py4JError, PySparkException) as error:
+        raise CommandError(
+            f"Spark does not start; check --master and --conf: {_cause(str(error))}", FAILED
+        ) from error
+    try:
+        yield spark
+    except (BusyError, LocationError, LogIdError, OSError) as error:
+        raise CommandError(str(error), FAILED) from error
+    except (Py4JError, PySparkException) as error:
+        raise CommandError(f"a Spark task failed: {_cause(str(error))}", FAILED) from error
+    finally:
+        if running is None:
+            spark.stop()
+
+
+def _check_java() -> None:
+    """Raise CommandError when there is no `java` that Spark's scripts can start."""
+    home = os.environ.get("JAVA_HOME")
+    if home:
+        java = Path(home, "bin/java")
+        if shutil.which(java) is None:
+            raise CommandError(
+                f"JAVA_HOME={home}: {java} does not exist; set JAVA_HOME to a directory of Java 17 or newer, "
+                "or unset it to use java from PATH",
+                FAILED,
+            )
+    elif shutil.which("java") is None:
+        why = "PATH has no java" if home is None else "JAVA_HOME is empty, and PATH has no java"
+        raise CommandError(
+            f"Spark needs Java 17 or newer: {why}: apt-get install default-jre-headless", FAILED
+        )
+
+
+def say(text: str) -> None:
+    """Print a line of progress."""
+    print("pipeline:", text, file=sys.stderr, flush=True)
+
+
+def _cause(text: str) -> str:
+    """Extract the cause from Spark's error: the last line of a Python traceback, the JVM's error, or all of it."""
+    python = re.search(r"^Traceback \(most recent call last\):\n(?: .*\n)+(.+)$", text, re.MULTILINE)
+    found = python or re.search(r"^: (.+)\n\tat ", text, re.MULTILINE)
+    return found[1] if found else text

@@ -1,0 +1,175 @@
+"""Keep tables up to date: a streaming query whose micro-batches carry positions, each added as a batch of the tables.
+
+Spark triggers, bounds the micro-batches and stores their positions. The tables have positions of their own, which
+decide what is new: a micro-batch that runs again, or that another run was faster with, adds nothing.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from functools import reduce
+from hashlib import blake2b
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from headwater_host.capture.log_id import LogIdError, log_id
+from headwater_host.capture.manifest import list_log
+from headwater_spark.batches import BusyError
+from headwater_spark.engine import Engine
+from headwater_spark.growth import grow
+from headwater_spark.plan import Log
+from headwater_spark.positions import Position, advance
+from headwater_spark.result import Result
+from headwater_spark.sizes import TRIGGER_BYTES, TRIGGER_S
+from headwater_spark.tables import POSITIONS
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
+
+#: The folder in the tables' directory with the checkpoints, unless another is given.
+CHECKPOINTS = "_checkpoints"
+_POLL_S = 0.2
+_BUSY_S = 1.0
+
+Say = Callable[[str], None]
+
+
+class Progress(NamedTuple):
+    """The numbers of a micro-batch, and what the logs have after it."""
+
+    #: The micro-batch's number in the query.
+    number: int
+    result: Result
+    seconds: float
+    #: Bytes of the logs that are not in the tables yet.
+    behind: int
+
+
+class _StopError(Exception):
+    """The query shall stop: a micro-batch that has not begun does not begin."""
+
+
+class Stream:
+    """A query that keeps the tables in `out` up to date with `logs`.
+
+    `settings` are those of `growth.grow`. `show` is called after each micro-batch that added something.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        logs: Sequence[Log],
+        out: Path,
+        *,
+        show: Callable[[Progress], None] = lambda progress: None,
+        say: Say = lambda text: None,
+        **settings: Any,
+    ):
+        self._engine = engine
+        self._logs = list(logs)
+        self._out = out
+        self._show = show
+        self._say = say
+        self._settings = settings
+        self._stopping = threading.Event()
+        self._named = threading.Event()
+        self._name = ""
+        self._error: BaseException | None = None
+        self._reached: dict[str, Position] = {}
+
+    def stop(self) -> None:
+        """Let `run` return after the present micro-batch. May be called from a signal handler."""
+        self._stopping.set()
+
+    def run(
+        self,
+        spark: SparkSession,
+        *,
+        checkpoint: Path | None = None,
+        trigger: float | None = TRIGGER_S,
+        bytes_per_trigger: int = TRIGGER_BYTES,
+    ) -> None:
+        """Run the query until `stop`; with `trigger` None, until the tables have what the logs have now.
+
+        `trigger` is the time between two micro-batches in seconds, `bytes_per_trigger` a micro-batch's maximum bytes
+        of each log. Raises what `grow` raises, and Spark's errors.
+        """
+        frames = (self._positions(spark, log, bytes_per_trigger) for log in self._logs)
+        writer = reduce(lambda one, other: one.unionAll(other), frames).writeStream
+        writer = writer.option("checkpointLocation", str(checkpoint or self._checkpoint()))
+        when: dict[str, Any] = (
+            {"availableNow": True}
+            if trigger is None
+            else {"processingTime": f"{round(trigger * 1000)} milliseconds"}
+        )
+        query = writer.foreachBatch(self._batch).trigger(**when).start()
+        self._name = query.id
+        self._named.set()
+        self._wait(query)
+
+    def _positions(self, spark: SparkSession, log: Log, bytes_per_trigger: int) -> DataFrame:
+        reader = spark.readStream.format("headwater").option("view", POSITIONS.name)
+        reader = reader.option("maxBytesPerTrigger", bytes_per_trigger).options(**dict(log.storage))
+        return reader.load(log.location)
+
+    def _checkpoint(self) -> Path:
+        """Return the checkpoint directory of these logs. Spark refuses a checkpoint with other sources."""
+        names = "\n".join(sorted(log.location for log in self._logs))
+        return self._out.absolute() / CHECKPOINTS / blake2b(names.encode(), digest_size=8).hexdigest()
+
+    def _wait(self, query: StreamingQuery) -> None:
+        # Not `awaitTermination`: a signal handler runs only between calls of the JVM.
+        while query.isActive:
+            if self._stopping.is_set() and not query.status["isTriggerActive"]:
+                query.stop()
+                break
+            time.sleep(_POLL_S)
+        if self._error is not None and not isinstance(self._error, _StopError):
+            raise self._error
+        problem = query.exception()
+        if problem is not None and not self._stopping.is_set():
+            raise problem
+
+    def _batch(self, frame: DataFrame, number: int) -> None:
+        """Add a micro-batch to the tables."""
+        try:
+            self._named.wait()
+            upto = {row.log: Position(row.file, row.offset, row.sequence) for row in frame.collect()}
+            self.add(upto, number)
+        except BaseException as error:
+            self._error = error
+            raise
+
+    def add(self, upto: Mapping[str, Position], number: int) -> None:
+        """Add a batch up to these positions, by log id, to the tables."""
+        began = time.monotonic()
+        logs = {found: log for log in self._logs if (found := _id_of(log)) is not None}
+        news = [log for found, log in logs.items() if found in upto]
+        result = self._grow(news, upto=upto, batch_id=(self._name, number))
+        self._reached |= upto
+        behind = sum(advance(list_log(*log), self._reached.get(found)).bytes for found, log in logs.items())
+        self._show(Progress(number, result, time.monotonic() - began, behind))
+
+    def _grow(self, logs: Sequence[Log], **batch: Any) -> Result:
+        """Call `grow`, again and again while another run writes to the tables."""
+        waiting = False
+        while not self._stopping.is_set():
+            try:
+                return grow(self._engine, logs, self._out, say=self._say, **batch, **self._settings)
+            except BusyError as error:
+                if not waiting:
+                    self._say(f"{error}: waiting")
+                waiting = True
+                self._stopping.wait(_BUSY_S)
+        raise _StopError
+
+
+def _id_of(log: Log) -> str | None:
+    """Return a log's id; None if there is no log yet."""
+    try:
+        return log_id(*log)
+    except (FileNotFoundError, LogIdError):
+        return None

@@ -1,0 +1,107 @@
+"""Run `headwater pipeline stream`: keep tables up to date until a signal."""
+
+from __future__ import annotations
+
+import argparse
+import signal
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from headwater_host.capture.filesystem import is_remote
+from headwater_host.cli.options import directory, seconds
+from headwater_host.exits import OK
+from headwater_spark.launch import say, started
+from headwater_spark.sizes import TRIGGER_BYTES, TRIGGER_S, parse_size
+
+if TYPE_CHECKING:
+    from headwater_spark.plan import Log
+    from headwater_spark.stream import Progress, Stream
+
+_SIGNALS = (signal.SIGTERM, signal.SIGINT)
+
+
+def _size(text: str) -> int:
+    try:
+        value = parse_size(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(f"{text}: {error}") from error
+    if not value:
+        raise argparse.ArgumentTypeError(f"{text}: a size here is at least 1")
+    return value
+
+
+#: Name, metavar, type, default, help: as in `commands`.
+OPTIONS: tuple[tuple[str, str | None, Any, Any, str], ...] = (
+    (
+        *("--checkpoint", "DIR", directory, ()),
+        "Directory for the positions of Spark's query; default: in the directory for the tables",
+    ),
+    ("--trigger", "SECONDS", seconds, TRIGGER_S, "Time between two batches; default: %(default)s"),
+    ("--available-now", None, bool, False, "End when the tables have what the log has now"),
+    (
+        *("--bytes-per-trigger", "SIZE", _size, TRIGGER_BYTES),
+        "Maximum bytes of the log per batch; default: 256m",
+    ),
+)
+
+
+def run(args: argparse.Namespace, logs: Sequence[Log], settings: dict[str, Any]) -> int:
+    """Run the query until SIGTERM or SIGINT, which let it end after its batch.
+
+    `settings` are those of `growth.grow`.
+    """
+    with started(args) as spark:
+        from headwater_spark.engine import SparkEngine
+        from headwater_spark.stream import Stream
+
+        for log in logs:
+            if not is_remote(log.location) and not Path(log.location).is_dir():
+                say(f"{log.location} does not exist: waiting for a log there")
+        stream = Stream(
+            SparkEngine(spark),
+            logs,
+            args.out,
+            show=lambda progress: say(line(progress)),
+            **settings,
+        )
+        with _ending(stream):
+            stream.run(
+                spark,
+                checkpoint=args.checkpoint or None,
+                trigger=None if args.available_now else args.trigger,
+                bytes_per_trigger=args.bytes_per_trigger,
+            )
+    return OK
+
+
+@contextmanager
+def _ending(stream: Stream) -> Iterator[None]:
+    """Let the first signal end the stream after its batch, and the second one the process."""
+
+    def end(number: int, frame: object) -> None:
+        say("ending after this batch")
+        stream.stop()
+        for one in _SIGNALS:
+            signal.signal(one, before[one])
+
+    before = {number: signal.signal(number, end) for number in _SIGNALS}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def line(progress: Progress) -> str:
+    """Describe a batch: its rows, bytes and rate, and what the log has after it."""
+    result, seconds_ = progress.result, max(progress.seconds, 1e-3)
+    plan = result.plan
+    text = (
+        f"batch {result.batch}: {plan.records} records, {plan.bytes / 1e6:.1f} MB in {seconds_:.1f} s, "
+        f"{plan.records / seconds_:,.0f}/s"
+    )
+    left = f", {progress.behind / 1e6:.1f} MB left" if progress.behind else ""
+    wrong = "".join(f"\n{problem}" for problem in result.problems)
+    return text + left + wrong
