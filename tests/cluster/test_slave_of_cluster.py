@@ -11,6 +11,7 @@ import psycopg
 import pytest
 
 from headwater_host.client.fmq import Client
+from headwater_host.hub.cluster.status import status
 from headwater_host.hub.config import ClusterConfig, HubConfig, Listener, ReplicationConfig
 from headwater_host.hub.replication.administration import REPLICATION
 from headwater_host.hub.replication.lineage import new_ident
@@ -130,10 +131,10 @@ async def test_a_slave_follows_whichever_hub_of_a_cluster_leads(tmp_path: Path, 
             await client.publish("t1", b"after %d" % n, 1)
             await hubs.equal()
         # Each takeover is a start of one epoch.
-        status = await hubs.call("c")
-        assert (status["role"], status["epoch"], status["lag"]) == ("slave", 1, 0)
-        assert len(json.loads(status["lineage"])) == 4
-        assert status["leader"] == member_of(await leader_of(hubs.members)).lease.advertise
+        found = await hubs.call("c")
+        assert (found["role"], found["epoch"], found["lag"]) == ("slave", 1, 0)
+        assert len(json.loads(found["lineage"])) == 4
+        assert found["leader"] == member_of(await leader_of(hubs.members)).lease.advertise
 
 
 async def test_a_slave_that_was_away_gets_a_snapshot_of_the_database(tmp_path: Path, database: str) -> None:
@@ -182,5 +183,9 @@ async def test_the_hubs_of_a_cluster_step_down_for_a_promoted_slave(tmp_path: Pa
             lambda: all("promoted to epoch 2" in hub.health() for hub in hubs.members), seconds=SECONDS
         )
         assert not leading(hubs.members)
+        cluster = hubs.configs["a"].cluster
+        assert cluster is not None
+        found = await asyncio.to_thread(status, database, cluster)
+        assert (found["leader"], "promoted to epoch 2" in found["problem"]) == ("", True)
         async with Client("127.0.0.1", hubs.ports["c"], timeout=SECONDS) as other:
             await other.publish("t", b"2", 1)

@@ -18,7 +18,7 @@ from headwater_host.fmq.address import Address
 from headwater_host.hub import leadership
 from headwater_host.hub.broker import Broker
 from headwater_host.hub.cluster.follower import Follower
-from headwater_host.hub.cluster.postgres_lease import PostgresLease
+from headwater_host.hub.cluster.postgres_lease import PostgresLease, promoted
 from headwater_host.hub.config import ClusterConfig, HubConfig
 from headwater_host.hub.errors import BehindError, FencedError, RefusedError, StorageError
 from headwater_host.hub.leadership import Leadership
@@ -136,10 +136,7 @@ class Member(Leadership):
     def health(self) -> str:
         """Return what is wrong, or ""."""
         if self._deposed:
-            return (
-                f"a slave was promoted to epoch {self._deposed}: this database is out of date. Copy the new leader's "
-                "storage into an empty one"
-            )
+            return promoted(self._deposed)
         if self.broker is not None:
             return self.broker.durable.failure()
         return self._problem or self.lease.problem or ("" if self.store else "the hub reads its storage")

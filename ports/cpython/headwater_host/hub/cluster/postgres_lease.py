@@ -402,6 +402,14 @@ def standby_problem(found: tuple[str, int, int]) -> str:
     return ""
 
 
+def promoted(epoch: int) -> str:
+    """Return why no hub leads on a database after a slave of it was promoted."""
+    return (
+        f"a slave was promoted to epoch {epoch}: this database is out of date. Copy the new leader's storage into an "
+        "empty one"
+    )
+
+
 def ask_for_handover(url: str, epoch: int) -> None:
     """Ask the hub that leads in an epoch to let another one lead. It does so soon, if it is reachable."""
     with psycopg.connect(url, autocommit=True, connect_timeout=5) as db:

@@ -11,6 +11,7 @@ from headwater_host.hub.cluster.address import address_of, split_address
 from headwater_host.hub.cluster.postgres_lease import (
     STANDBYS,
     ask_for_handover,
+    promoted,
     standby_problem,
 )
 from headwater_host.hub.config import ClusterConfig
@@ -22,6 +23,7 @@ _PATIENCE = 5.0
 _POSITION = (1 << 48) - 1
 _ROW = "SELECT epoch, holder, length_ms FROM leader"
 _LAST = "SELECT greatest((SELECT max(seq) FROM messages), (SELECT max(seq) FROM changes), 0)"
+_DEPOSED = "SELECT value FROM counters WHERE name = 'deposed'"
 _REPLICAS = "SELECT application_name, state, sync_state FROM pg_stat_replication ORDER BY 1"
 
 
@@ -40,6 +42,7 @@ def status(url: str, cluster: ClusterConfig) -> dict[str, Any]:
             last = db.execute(_LAST).fetchone()
             standbys = db.execute(STANDBYS).fetchone()
             replicas = db.execute(_REPLICAS).fetchall()
+            deposed = db.execute(_DEPOSED).fetchone()
     except psycopg.Error as error:
         raise StorageError(f"the database cannot be asked: {first_line(error)}") from error
     if row is None or last is None or standbys is None:
@@ -47,7 +50,9 @@ def status(url: str, cluster: ClusterConfig) -> dict[str, Any]:
     epoch, holder, length_ms = row
     leader = address_of(holder) if length_ms else ""
     role, position = _ask(cluster, epoch, leader)
-    problem = standby_problem(standbys) if cluster.standby == "required" else ""
+    problem = promoted(int(deposed[0])) if deposed is not None else ""
+    if cluster.standby == "required":
+        problem = problem or standby_problem(standbys)
     if not leader:
         problem = problem or "no hub leads"
     elif role == "stopped":
