@@ -178,8 +178,10 @@ def status(replication: ReplicationConfig, *, as_json: bool) -> int:
     if as_json:
         print(json.dumps(found))
     else:
+        # The history is long, and for programs.
         for name, value in found.items():
-            print(f"{name}: {value}")
+            if name != "lineage":
+                print(f"{name}: {value}")
     works = found["role"] == "leader" or (found["role"] == "slave" and found["connected"])
     return OK if works else FAILED
 

@@ -162,7 +162,8 @@ class Engine(Protocol):
         ...
 
     def abort(self) -> None:
-        """Let a ``write`` that waits for the database fail. Nothing is written afterwards."""
+        """Let a ``write`` that waits for a server fail. Nothing is written afterwards. Without a server nothing happens:
+        a slow disk is waited for."""
         ...
 
     def close(self) -> None:

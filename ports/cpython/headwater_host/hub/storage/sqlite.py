@@ -206,8 +206,7 @@ class SqliteEngine:
     # -- the end -----------------------------------------------------------------------------------------------------
 
     def abort(self) -> None:
-        """Let a write that waits for the disk's lock fail."""
-        self.file.writer.interrupt()
+        """Do nothing: there is no server."""
 
     def close(self) -> None:
         """Close the file. May be called twice."""

@@ -25,7 +25,7 @@ RETRY = 1.0
 #: Seconds after which a transaction that is still being written is an error: a server may hold it for ever.
 LATE = 10.0
 
-#: Seconds that the hub's end waits for a transaction.
+#: Seconds that the hub's end waits for a server.
 ENDING = 5.0
 
 #: Called with the last change of a durable transaction, and with what to call when it is committed. Transactions are
