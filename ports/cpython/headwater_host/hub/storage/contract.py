@@ -162,8 +162,10 @@ class Engine(Protocol):
         ...
 
     def abort(self) -> None:
-        """Let a ``write`` that waits for a server fail. Nothing is written afterwards. Without a server nothing happens:
-        a slow disk is waited for."""
+        """Let a ``write`` that waits for a server fail. Nothing is written afterwards.
+
+        Without a server it does nothing: a write ends when the disk allows it.
+        """
         ...
 
     def close(self) -> None:
