@@ -136,7 +136,8 @@ def settle_candidates(job: Job, number: int, batches: list[Any]) -> Part:
     for row in np.flatnonzero(stored & (settled.copies > 1)).tolist():
         more = part.receipts.setdefault(rows["stored"][row].as_py(), {})
         more[rows["row"][row].as_py()] = int(settled.copies[row]) - 1
-    parsed = Parser().parse(one(table["payload"]))
+    context = {name: one(table[name]) for name in ("topic", "content_type", "user_properties")}
+    parsed = Parser(job.rules).parse(one(table["payload"]), context)
     with Output(job, part, f"c{number:05d}", (MESSAGES, TELEMETRY, QUARANTINE)) as output:
         output.settled(table, parsed.metrics, settled)
     return part

@@ -20,7 +20,7 @@ from headwater_spark import buckets, mqmde
 from headwater_spark.arrow import Rows, numbers, one, strings, take, times, valid
 from headwater_spark.messages import HORIZON_NS, Key, Settled
 from headwater_spark.overlaps import PartRuns
-from headwater_spark.payload import Metric
+from headwater_spark.payload import Metric, Parsed, Rules
 from headwater_spark.plan import Range
 from headwater_spark.stats import Slots, Stats, count
 from headwater_spark.tables import MESSAGES, QUARANTINE, TELEMETRY, File, Table, Writer
@@ -35,6 +35,7 @@ BAD_BLOCK = "bad_block"
 BAD_IDENTITY = "bad_identity"
 IDENTITY_CONFLICT = "identity_conflict"
 BAD_MQMDE = "bad_mqmde"
+DECODER_FAILED = "decoder_failed"
 _DETAILS = {
     BAD_IDENTITY: "board must be a string, boot and seq integers from 0",
     IDENTITY_CONFLICT: "payload differs from the message with the same identity",
@@ -65,6 +66,7 @@ class Job:
     slots: Slots
     logical: buckets.Options = field(default_factory=buckets.Options)
     horizon_ns: int = HORIZON_NS
+    rules: Rules = field(default_factory=Rules)
 
 
 @dataclass
@@ -194,6 +196,17 @@ class Output:
                 TELEMETRY,
                 _rows(source, rows) | {"metric": name, "value_double": doubles, "value_string": texts},
             )
+
+    def refuse_parsed(self, parsed: Parsed, columns: dict[str, Any]) -> None:
+        """Quarantine messages with a wrong identity, and those whose decoder failed. `columns` has all messages."""
+        failed = sorted(parsed.failed)
+        wrong = parsed.bad.copy()
+        wrong[failed] = False
+        if wrong.any():
+            self.refuse_messages(BAD_IDENTITY, take(columns, np.flatnonzero(wrong)))
+        if failed:
+            details = [parsed.failed[row] for row in failed]
+            self.refuse_messages(DECODER_FAILED, take(columns, np.array(failed, np.int64)), details)
 
     def refuse_messages(
         self, reason: str, rows: dict[str, Any], details: list[str] | None = None, error_at: Any = None

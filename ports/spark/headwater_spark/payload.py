@@ -1,13 +1,15 @@
 """Parse payloads into identities and metrics.
 
-An object with non-null `board`, `boot` and `seq` has an identity. `board` must be a string, `boot` and `seq`
-integers from 0 to 2**63 - 1; otherwise the message is bad. With an identity, an integer `t` is the send time in µs
-since 1970. Every other number, boolean and string at the top level is a metric, also without an identity. Nested
-values and nulls stay in the payload.
+Board, boot and seq make an identity, and `t` is the send time in µs since 1970. They are fields of the payload, or come
+from elsewhere (`headwater_spark.identity`). `board` must be a string, `boot` and `seq` integers from 0 to 2**63 - 1;
+otherwise the message is bad. Every other number, boolean and string at the top level is a metric, also without an
+identity. Nested values and nulls stay in the payload.
 
-A payload that is a number in JSON's notation, optionally between blanks, is the metric `value` without an identity.
+A registered decoder (`headwater_spark.decoders`) gets the payloads of its topics. The first byte of others tells JSON,
+CBOR and FMQ Maps apart; if the content type of MQTT 5.0 names JSON or CBOR, the payload must be that. A payload that is
+a number in JSON's notation, optionally between blanks, is the metric `value` without an identity.
 
-In a Map, decimals are numbers, durations seconds, and times ISO 8601 strings; `t` may be a time.
+In an FMQ Map, decimals are numbers, durations seconds, and times ISO 8601 strings; `t` may be a time.
 
 Arrow parses many payloads at once. Payloads that Arrow refuses, or could read differently from Python's `json`, go
 through `json` one by one, with the same result.
@@ -17,9 +19,10 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections import defaultdict
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
 import numpy as np
@@ -30,12 +33,14 @@ import pyarrow.json as pj
 
 from headwater.fmq.spec import MAP
 from headwater_spark import maps
-from headwater_spark.arrow import Bools, Rows, number, numbers, octets, one, valid
+from headwater_spark.arrow import Bools, Rows, codes, number, numbers, octets, one, valid, values
+from headwater_spark.cbor import load_cbor
+from headwater_spark.decoders import Decoder, takes_columns
 from headwater_spark.fmq_core import Time, load_map, time_text
+from headwater_spark.identity import PARTS, PROPERTY, SLOTS, TIME, TOPIC, Identity, level_of, whole_number
 from headwater_spark.maps import Maps, Whole
 
-_IDENTITY = ("board", "boot", "seq")
-_TIME = "t"
+_BOARD = PARTS[0]
 #: The latest time that fits a timestamp in ns, in the year 2255.
 _MAX_TIME = 9_000_000_000_000_000
 _MAX_INTEGER = (1 << 63) - 1
@@ -51,8 +56,13 @@ VALUE = "value"
 _LONGEST_NUMBER = 64
 _NUMBER = r"^[ \t\r\n]*-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][+-]?[0-9]+)?[ \t\r\n]*$"
 _KINDS = {int: _DOUBLE, float: _DOUBLE, str: _STRING, bool: _BOOL, type(None): _DOUBLE}
-# Types of the identity. Arrow refuses others, which Python then examines.
-_RESERVED = {"board": _STRING, "boot": _LONG, "seq": _LONG, _TIME: _LONG}
+# Values of a slot: none, as it must be, of a wrong type.
+_NONE, _GOOD, _BAD = range(3)
+# Content types of MQTT 5.0.
+_JSON, _CBOR = "json", "cbor"
+_CONTENT_TYPE = re.compile(r"(?:application|text)/(?:[^;+ ]*\+)?(json|cbor) *(?:;.*)?", re.IGNORECASE)
+# First bytes of a CBOR map: major type 5, or the tag of self-described CBOR.
+_CBOR_MAP, _CBOR_TAG = 5, 0xD9
 
 
 @dataclass(frozen=True)
@@ -74,8 +84,19 @@ class Parsed:
     boot: Rows
     seq: Rows
     sent_us: Rows
+    #: The identity has a wrong type, or a decoder failed.
     bad: Bools
     metrics: list[Metric]
+    #: Why a decoder failed, by row.
+    failed: dict[int, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Rules:
+    """What users configure: sources of the identity, and decoders by topic."""
+
+    identity: Identity = field(default_factory=Identity)
+    decoders: tuple[Decoder, ...] = ()
 
 
 def _no_constant(text: str) -> NoReturn:
@@ -102,19 +123,51 @@ def _is_integer(value: object) -> bool:
 class Parser:
     """Parse payloads, and remember their keys to announce them to Arrow in the next batch."""
 
-    def __init__(self) -> None:
-        self._keys: dict[str, Any] = dict(_RESERVED)
+    def __init__(self, rules: Rules | None = None) -> None:
+        self._rules = rules or Rules()
+        fields = self._rules.identity.fields()
+        # Types of the identity. Arrow refuses others, which Python then examines.
+        self._keys: dict[str, Any] = {
+            name: _STRING if slot == _BOARD else _LONG for name, slot in fields.items()
+        }
         # Keys whose values were all null so far.
         self._tentative: set[str] = set()
+        self._decoders = [(decoder, decoder.resolve()) for decoder in self._rules.decoders]
 
-    def parse(self, payloads: Any) -> Parsed:
-        """Parse a binary Arrow array. Null is neither JSON nor a Map."""
-        result = _Result(len(payloads))
+    def parse(self, payloads: Any, context: Mapping[str, Any] | None = None) -> Parsed:
+        """Parse a binary Arrow array. Null has no values.
+
+        `context` has the messages' columns topic, content_type and user_properties, as far as there are any.
+        """
+        context = context or {}
+        result = _Result(len(payloads), self._rules.identity)
+        for slot, source in self._rules.identity.others():
+            _add_source(result, slot, source.kind, source.what, context)
+        if self._decoders and "topic" in context:
+            payloads = self._decoded(payloads, one(context["topic"]), result)
+        kinds = _content_kinds(context.get("content_type"))
         others = _maps(payloads, result)
         if others is not None:
+            others = _cbor(others, kinds, result)
             _plain_numbers(others, result)
             self._objects(others, result)
         return result.parsed()
+
+    def _decoded(self, payloads: Any, topics: Any, result: _Result) -> Any:
+        """Decode payloads of registered topics. Returns the others, with null in place of these."""
+        which = [
+            next((k for k, (decoder, _) in enumerate(self._decoders) if topic and decoder.matches(topic)), -1)
+            for topic in values(topics)
+        ]
+        # Null has index -1.
+        chosen = np.array([*which, -1])[codes(topics)]
+        chosen[~valid(payloads)] = -1
+        for k in np.unique(chosen[chosen >= 0]).tolist():
+            decoder, function = self._decoders[k]
+            rows = np.flatnonzero(chosen == k)
+            work = _decode_columns if takes_columns(function) else _decode_each
+            work(function, decoder.filter, payloads.take(pa.array(rows)), rows, result)
+        return pc.if_else(pa.array(chosen >= 0), None, payloads) if (chosen >= 0).any() else payloads
 
     def _objects(self, payloads: Any, result: _Result) -> None:
         candidates, risky = _triage(payloads)
@@ -184,12 +237,119 @@ class Parser:
                 self._tentative.discard(key)
 
 
-def _mask(n: int, *rows: Rows) -> Bools:
-    """Return a mask of some of n rows."""
-    result = np.zeros(n, np.bool_)
-    for some in rows:
-        result[some] = True
-    return result
+def _add_source(result: _Result, slot: str, kind: str, what: str, context: Mapping[str, Any]) -> None:
+    """Add values of a slot that are not in the payload."""
+    if kind == TOPIC and "topic" in context:
+        topics = one(context["topic"])
+        pattern = level_of(what)
+        found = [pattern.fullmatch(topic) if topic else None for topic in values(topics)]
+        texts = pa.array([match[1] if match else None for match in found], _STRING)
+        result.add_texts(slot, texts.take(one(topics).indices))
+    elif kind == PROPERTY and context.get("user_properties") is not None:
+        result.add_texts(slot, pc.map_lookup(one(context["user_properties"]), what, "first"))
+    elif kind not in (TOPIC, PROPERTY):
+        result.add_texts(slot, pa.array([what] * result.n, _STRING))
+
+
+def _content_kinds(column: Any) -> npt.NDArray[Any] | None:
+    """Return the kind that each message's content type names, or "" for others; None if there is none."""
+    if column is None:
+        return None
+    column = one(column)
+    found = [_CONTENT_TYPE.fullmatch(text or "") for text in values(column)]
+    names = np.array([*(match[1].lower() if match else "" for match in found), ""])
+    kinds: npt.NDArray[Any] = names[codes(column)]
+    return kinds if (kinds != "").any() else None
+
+
+def _cbor(payloads: Any, kinds: npt.NDArray[Any] | None, result: _Result) -> Any:
+    """Parse payloads that are CBOR. Returns the others, with null in place of these and of what claims to be CBOR."""
+    starts, data = octets(payloads)
+    if not len(payloads) or not len(data):
+        return payloads
+    first = data.take(starts[:-1], mode="clip")
+    likely = (starts[1:] > starts[:-1]) & valid(payloads) & ((first >> 5 == _CBOR_MAP) | (first == _CBOR_TAG))
+    hidden = np.zeros(len(payloads), np.bool_)
+    if kinds is not None:
+        hidden = kinds == _CBOR
+        likely &= hidden | (kinds == "")
+    rows = np.flatnonzero(likely)
+    for row, payload in zip(rows.tolist(), payloads.take(pa.array(rows)).to_pylist(), strict=True):
+        value = load_cbor(payload)
+        if value is not None:
+            result.add(row, value)
+    hidden |= likely
+    return pc.if_else(pa.array(hidden), None, payloads) if hidden.any() else payloads
+
+
+def _decode_each(
+    function: Callable[[bytes], Mapping[str, Any] | None],
+    where: str,
+    payloads: Any,
+    rows: Rows,
+    result: _Result,
+) -> None:
+    for row, payload in zip(rows.tolist(), payloads.to_pylist(), strict=True):
+        try:
+            found = function(payload)
+            checked = None if found is None else _checked(found)
+        except Exception as error:
+            result.fail(row, where, error)
+        else:
+            if checked is not None:
+                result.add(row, checked)
+
+
+def _checked(found: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a decoder's values. Raises TypeError for one that has no place in a table."""
+    for name, value in found.items():
+        if not isinstance(name, str) or not (value is None or isinstance(value, (str, int, float))):
+            raise TypeError(f"{name!r} is {type(value).__name__}, not a number, boolean or string")
+    return dict(found)
+
+
+def _decode_columns(
+    function: Callable[[Any], Any], where: str, payloads: Any, rows: Rows, result: _Result
+) -> None:
+    """Decode columns, and halve the payloads of a failure until the faulty ones are isolated."""
+    try:
+        table = _as_table(function(payloads), len(payloads))
+    except Exception as error:
+        if len(rows) == 1:
+            result.fail(int(rows[0]), where, error)
+            return
+        middle = len(rows) // 2
+        _decode_columns(function, where, payloads.slice(0, middle), rows[:middle], result)
+        _decode_columns(function, where, payloads.slice(middle), rows[middle:], result)
+    else:
+        result.add_columns(rows, table)
+
+
+def _as_table(found: Any, n: int) -> Any:
+    """Return what a decoder of columns returned as a table of `n` strings, doubles, booleans and 64-bit integers."""
+    if isinstance(found, Mapping):
+        found = pa.table(dict(found))
+    elif isinstance(found, pa.RecordBatch):
+        found = pa.Table.from_batches([found])
+    elif not isinstance(found, pa.Table):
+        raise TypeError(f"the decoder returned {type(found).__name__}, not columns")
+    if found.num_rows != n:
+        raise ValueError(f"the decoder returned {found.num_rows} rows for {n} payloads")
+    columns = {}
+    for name, column in zip(found.column_names, found.columns, strict=True):
+        type_ = column.type.value_type if pa.types.is_dictionary(column.type) else column.type
+        if pa.types.is_string(type_) or pa.types.is_large_string(type_):
+            columns[name] = column.cast(_STRING)
+        elif pa.types.is_boolean(type_):
+            columns[name] = column
+        elif pa.types.is_integer(type_) and type_ != pa.uint64():
+            columns[name] = column.cast(_LONG)
+        elif pa.types.is_floating(type_) or pa.types.is_decimal(type_) or pa.types.is_integer(type_):
+            columns[name] = column.cast(_DOUBLE, safe=False)
+        elif not pa.types.is_null(type_):
+            raise TypeError(f"the column {name!r} is {column.type}, not of numbers, booleans or strings")
+    # A table without columns has no rows.
+    return pa.table(columns) if columns else pa.table({"": pa.nulls(n, _DOUBLE)})
 
 
 def _maps(payloads: Any, result: _Result) -> Any:
@@ -200,7 +360,7 @@ def _maps(payloads: Any, result: _Result) -> Any:
     rows = np.flatnonzero(where)
     every = len(rows) == len(payloads)
     chosen = payloads if every else payloads.take(pa.array(rows))
-    found = maps.read(chosen, (*_IDENTITY, _TIME))
+    found = maps.read(chosen, tuple(result.fields))
     result.add_maps(rows, found)
     for i in np.flatnonzero(~found.good).tolist():
         value = load_map(chosen[i].as_py())
@@ -309,38 +469,31 @@ def _is_utf8(payloads: Any) -> bool:
 class _Result:
     """Results so far; rows may arrive in any order."""
 
-    def __init__(self, n: int):
+    def __init__(self, n: int, identity: Identity):
         self.n = n
-        self.board = np.full(n, -1, np.int32)
+        self.fields = identity.fields()
         self.numbers: dict[str, int] = {}
-        self.boot = np.zeros(n, np.int64)
-        self.seq = np.zeros(n, np.int64)
-        self.sent_us = np.full(n, -1, np.int64)
-        self.bad = np.zeros(n, np.bool_)
+        #: By slot, each row's value, of a board its number; and _NONE, _GOOD or _BAD.
+        self.values = {slot: np.zeros(n, np.int64) for slot in SLOTS}
+        self.states = {slot: np.zeros(n, np.uint8) for slot in SLOTS}
+        self.failed: dict[int, str] = {}
         self.metrics: list[Metric] = []
+        #: Metrics that belong to the identity of some rows: slot, name, rows and Arrow array.
+        self.reserved: list[tuple[str, str, Rows, Any]] = []
         self.single: dict[tuple[str, bool], list[tuple[int, Any]]] = defaultdict(list)
 
-    def add(self, row: int, value: dict[str, Any]) -> None:
+    def fail(self, row: int, where: str, error: Exception) -> None:
+        """Note that the decoder of a topic failed."""
+        self.failed[row] = f"{where}: {type(error).__name__}: {error}"[:1000]
+
+    def add(self, row: int, value: Mapping[str, Any]) -> None:
         """Add one payload that Python parsed."""
-        reserved: tuple[str, ...] = ()
-        if all(value.get(key) is not None for key in _IDENTITY):
-            board, boot, seq = (value[key] for key in _IDENTITY)
-            if not (isinstance(board, str) and _is_text(board) and _is_integer(boot) and _is_integer(seq)):
-                self.bad[row] = True
-                return
-            self.board[row] = self.numbers.setdefault(board, len(self.numbers))
-            self.boot[row] = boot
-            self.seq[row] = seq
-            reserved = _IDENTITY
-            sent = value.get(_TIME)
-            if isinstance(sent, Time):
-                sent = int(sent) // 1000
-            if type(sent) is int and 0 <= sent <= _MAX_TIME:
-                self.sent_us[row] = sent
-                reserved = (*_IDENTITY, _TIME)
         for key, item in value.items():
-            if key in reserved or not _is_text(key):
+            if not _is_text(key):
                 continue
+            slot = self.fields.get(key)
+            if slot is not None and item is not None:
+                self._set(row, slot, item)
             if isinstance(item, str):
                 if _is_text(item):
                     self.single[key, True].append((row, item))
@@ -349,104 +502,106 @@ class _Result:
             elif isinstance(item, (int, float)):
                 self.single[key, False].append((row, _double(item)))
 
-    def add_columns(self, rows: Rows, table: Any) -> None:
-        """Add payloads that Arrow parsed: a column per key, null where the key is missing or null."""
-        columns = {name: one(table[name]) for name in table.schema.names}
-        there = {name: valid(column) for name, column in columns.items() if column.null_count < len(column)}
-        none = np.zeros(len(rows), np.bool_)
-        claimed = there.get("board", none) & there.get("boot", none) & there.get("seq", none)
-        timed = none
-        if claimed.any():
-            claimed, timed = self._identities(rows, columns, claimed, there.get(_TIME, none))
-        bad = self.bad[rows]
-        for name, where in there.items():
-            # An identity and its time are not metrics.
-            if name in _IDENTITY:
-                where = where & ~claimed
-            elif name == _TIME:
-                where = where & ~timed
-            self._metric(name, rows, columns[name], where & ~bad if bad.any() else where)
+    def _set(self, row: int, slot: str, item: Any) -> None:
+        good = True
+        if slot == _BOARD:
+            good = isinstance(item, str) and _is_text(item)
+            item = self.numbers.setdefault(item, len(self.numbers)) if good else 0
+        elif slot == TIME:
+            item = int(item) // 1000 if isinstance(item, Time) else item
+            good = type(item) is int and 0 <= item <= _MAX_TIME
+        else:
+            good = _is_integer(item)
+        self.values[slot][row] = item if good else 0
+        self.states[slot][row] = _GOOD if good else _BAD
 
-    def _identities(
-        self, rows: Rows, columns: dict[str, Any], claimed: Bools, timed: Bools
-    ) -> tuple[Bools, Bools]:
-        """Record identities. Returns where there is one, and where `t` is its time."""
-        board = columns["board"]
-        boots, seqs = numbers(columns["boot"]), numbers(columns["seq"])
-        good = claimed & (boots >= 0) & (seqs >= 0)
-        self.bad[rows[claimed & ~good]] = True
-        at = rows[good]
-        names = board.dictionary_encode()
-        own = number(names.dictionary.to_pylist(), self.numbers)
-        every = len(at) == len(rows)
-        codes = numbers(names.indices)
-        self.board[at] = own[codes if every else codes[good]]
-        self.boot[at] = boots if every else boots[good]
-        self.seq[at] = seqs if every else seqs[good]
-        timed = timed & good
-        if timed.any():
-            times = numbers(columns[_TIME])
-            timed &= (times >= 0) & (times <= _MAX_TIME)
-            self.sent_us[rows[timed]] = times[timed]
-        return claimed, timed
+    def _set_column(self, slot: str, rows: Rows, column: Any) -> None:
+        """Set a slot in some rows from an Arrow array without nulls."""
+        if slot == _BOARD:
+            good = np.full(len(rows), column.type == _STRING)
+            found = np.zeros(len(rows), np.int64)
+            if column.type == _STRING:
+                names = column.dictionary_encode()
+                found = number(names.dictionary.to_pylist(), self.numbers)[numbers(names.indices)]
+        elif column.type == _LONG:
+            found = numbers(column)
+            good = (found >= 0) & (found <= (_MAX_TIME if slot == TIME else _MAX_INTEGER))
+        else:
+            found = np.zeros(len(rows), np.int64)
+            good = np.zeros(len(rows), np.bool_)
+        self.values[slot][rows] = found
+        self.states[slot][rows] = np.where(good, _GOOD, _BAD)
+
+    def add_texts(self, slot: str, texts: Any) -> None:
+        """Set a slot from texts that are not in the payload, null where there is none."""
+        there = valid(texts)
+        if not there.any():
+            return
+        rows = np.flatnonzero(there)
+        texts = texts.drop_null()
+        if slot == _BOARD:
+            self._set_column(slot, rows, texts)
+            return
+        found = texts.dictionary_encode()
+        names = found.dictionary.to_pylist()
+        good = [whole_number(text) for text in names]
+        whole = [int(text) if fine else -1 for text, fine in zip(names, good, strict=True)]
+        self._set_column(slot, rows, pa.array(np.array(whole, np.int64)[numbers(found.indices)]))
+
+    def add_columns(self, rows: Rows, table: Any) -> None:
+        """Add payloads as columns of strings, doubles, booleans and longs, null where a key is missing or null."""
+        for name in table.schema.names:
+            column = one(table[name])
+            if column.null_count == len(column):
+                continue
+            there = valid(column)
+            slot = self.fields.get(name)
+            if slot is None:
+                self._metric(name, rows, column, there)
+                continue
+            every = bool(there.all())
+            mine = rows if every else rows[there]
+            column = column if every else column.drop_null()
+            self._set_column(slot, mine, column)
+            self.reserved.append((slot, name, mine, column))
 
     def add_maps(self, rows: Rows, found: Maps) -> None:
         """Add Maps that numpy parsed."""
-        claimed = found.good.copy()
-        for name in _IDENTITY:
-            claimed &= _mask(len(rows), *(column.rows for column in found.columns if column.name == name))
-        timed = np.zeros(len(rows), np.bool_)
-        if claimed.any():
-            claimed, timed = self._map_identities(rows, found, claimed)
-        bad = self.bad[rows]
+        for name, slot in self.fields.items():
+            self._add_slot(slot, name, rows, found)
         for column in found.columns:
-            # An identity and its time are not metrics.
-            hidden = bad
-            if column.name in _IDENTITY:
-                hidden = hidden | claimed
-            elif column.name == _TIME:
-                hidden = hidden | timed
-            at, values = column.rows, column.values
-            if hidden.any():
-                shown = ~hidden[at]
-                at = at[shown]
-                values = values[shown] if isinstance(values, np.ndarray) else values.filter(pa.array(shown))
-            if len(at):
-                is_number = isinstance(values, np.ndarray)
+            at = rows[column.rows]
+            slot = self.fields.get(column.name)
+            is_number = isinstance(column.values, np.ndarray)
+            if slot is not None:
+                self.reserved.append(
+                    (slot, column.name, at, pa.array(column.values) if is_number else column.values)
+                )
+            elif len(at):
                 self.metrics.append(
                     Metric(
-                        column.name, rows[at], values if is_number else None, None if is_number else values
+                        column.name,
+                        at,
+                        column.values if is_number else None,
+                        None if is_number else column.values,
                     )
                 )
 
-    def _map_identities(self, rows: Rows, found: Maps, claimed: Bools) -> tuple[Bools, Bools]:
-        """Record identities of Maps. Returns where there is one, and where `t` is its time."""
-        n = len(rows)
-        good = claimed.copy()
-        for name, target in (("boot", self.boot), ("seq", self.seq)):
-            whole = found.integers.get(name, _NO_INTEGERS)
-            natural = whole.values >= 0
-            target[rows[whole.rows[natural]]] = whole.values[natural]
-            good &= _mask(n, whole.rows[natural])
-        boards = [c for c in found.columns if c.name == "board" and not isinstance(c.values, np.ndarray)]
-        timely = found.times.get("board", _NO_INTEGERS).rows
-        good &= _mask(n, *(column.rows for column in boards)) & ~_mask(n, timely)
-        self.bad[rows[claimed & ~good]] = True
-        for column in boards:
-            names = column.values.dictionary_encode()
-            own = number(names.dictionary.to_pylist(), self.numbers)
-            mine = good[column.rows]
-            self.board[rows[column.rows[mine]]] = own[numbers(names.indices)[mine]]
-        timed = np.zeros(n, np.bool_)
-        for whole, unit in (
-            (found.integers.get(_TIME, _NO_INTEGERS), 1),
-            (found.times.get(_TIME, _NO_INTEGERS), 1000),
-        ):
-            sent = whole.values // unit
-            fits = good[whole.rows] & (sent >= 0) & (sent <= _MAX_TIME)
-            self.sent_us[rows[whole.rows[fits]]] = sent[fits]
-            timed[whole.rows[fits]] = True
-        return claimed, timed
+    def _add_slot(self, slot: str, name: str, rows: Rows, found: Maps) -> None:
+        """Set a slot from Maps."""
+        times = found.times.get(name, _NO_INTEGERS)
+        for column in found.columns:
+            if column.name == name:
+                self.states[slot][rows[column.rows]] = _BAD
+                if slot == _BOARD and not isinstance(column.values, np.ndarray):
+                    self._set_column(slot, rows[column.rows], column.values)
+        if slot == _BOARD:
+            self.states[slot][rows[times.rows]] = _BAD
+            return
+        whole = found.integers.get(name, _NO_INTEGERS)
+        self._set_column(slot, rows[whole.rows], pa.array(whole.values))
+        if slot == TIME:
+            self._set_column(slot, rows[times.rows], pa.array(times.values // 1000))
 
     def _metric(self, name: str, rows: Rows, column: Any, where: Bools) -> None:
         count = int(np.count_nonzero(where))
@@ -464,14 +619,34 @@ class _Result:
 
     def parsed(self) -> Parsed:
         """Return the results."""
+        claimed = np.logical_and.reduce([self.states[slot] != _NONE for slot in PARTS])
+        good = np.logical_and.reduce([self.states[slot] == _GOOD for slot in PARTS])
+        bad = claimed & ~good
+        bad[list(self.failed)] = True
+        good &= ~bad
+        timed = good & (self.states[TIME] == _GOOD)
+        # An identity and its time are not metrics.
+        hidden = {slot: bad | (timed if slot == TIME else claimed) for slot in SLOTS}
+        for slot, name, rows, column in self.reserved:
+            shown = ~hidden[slot][rows]
+            if shown.any():
+                self._metric(name, rows, column, shown)
+        metrics = [*self.metrics, *self._singles()]
+        if bad.any() or self.single:
+            metrics = [
+                found
+                for metric in metrics
+                if (found := _shown(metric, hidden.get(self.fields.get(metric.name, ""), bad))) is not None
+            ]
         return Parsed(
-            self.board,
+            np.where(good, self.values[_BOARD], -1).astype(np.int32),
             list(self.numbers),
-            self.boot,
-            self.seq,
-            self.sent_us,
-            self.bad,
-            [*self.metrics, *self._singles()],
+            self.values[PARTS[1]],
+            self.values[PARTS[2]],
+            np.where(timed, self.values[TIME], -1),
+            bad,
+            metrics,
+            self.failed,
         )
 
     def _singles(self) -> Iterator[Metric]:
@@ -482,6 +657,20 @@ class _Result:
                 yield Metric(name, rows, None, pa.array(values, _STRING))
             else:
                 yield Metric(name, rows, np.array(values, np.float64), None)
+
+
+def _shown(metric: Metric, hidden: Bools) -> Metric | None:
+    """Return a metric without its values in some rows, or None if nothing is left."""
+    hide = hidden[metric.rows]
+    if not hide.any():
+        return metric
+    if hide.all():
+        return None
+    show = ~hide
+    texts = None if metric.strings is None else metric.strings.filter(pa.array(show))
+    return Metric(
+        metric.name, metric.rows[show], None if metric.numbers is None else metric.numbers[show], texts
+    )
 
 
 def _double(value: float) -> float:

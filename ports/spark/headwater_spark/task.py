@@ -26,7 +26,7 @@ from headwater_spark.candidates import CANDIDATES, Aside, Candidates
 from headwater_spark.columns import Batch, read
 from headwater_spark.messages import COLUMNS, Groups, in_order, settle
 from headwater_spark.overlaps import runs_of
-from headwater_spark.part import BAD_IDENTITY, BLOCK_BYTES, Job, Output, Part, Texts, tally
+from headwater_spark.part import BLOCK_BYTES, Job, Output, Part, Texts, tally
 from headwater_spark.payload import Metric, Parser
 from headwater_spark.tables import FRAMES, LOGICAL_MESSAGES, MESSAGES, QUARANTINE, TELEMETRY, Writer
 from headwater_spark.topics import hashes_in, names_in, with_names
@@ -63,7 +63,7 @@ class _Work:
         self.output = output
         self.part = output.part
         self.ranges = job.partitions[self.part.number]
-        self.parser = Parser()
+        self.parser = Parser(job.rules)
         self.topics: dict[str, str] = {}
         self.batches: list[Any] = []
         self.metrics: list[Metric] = []
@@ -189,10 +189,9 @@ class _Work:
         columns |= {"topic": packets.topic, "payload": packets.payload}
         if len(rows) < len(batch):
             columns = take(columns, rows)
-        parsed = self.parser.parse(columns["payload"])
+        parsed = self.parser.parse(columns["payload"], columns | own)
         if parsed.bad.any():
-            bad = np.flatnonzero(parsed.bad)
-            self.output.refuse_messages(BAD_IDENTITY, take(columns, bad))
+            self.output.refuse_parsed(parsed, columns)
         unknown = parsed.board < 0
         sent_ns = parsed.sent_us * 1000
         if made_ns is not None:
