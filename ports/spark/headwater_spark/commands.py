@@ -16,6 +16,7 @@ from headwater_host.capture.manifest import list_log
 from headwater_host.cli.options import STORAGE, directory, location, whole
 from headwater_host.exits import FAILED, OK, USAGE, CommandError
 from headwater_spark import report_command, stream_command
+from headwater_spark.identity import Identity
 from headwater_spark.launch import say, started
 from headwater_spark.sizes import (
     BATCH_ROWS,
@@ -87,6 +88,22 @@ def _setting(text: str) -> tuple[str, str]:
     return key, value
 
 
+def _source(text: str) -> str:
+    try:
+        Identity.parse([text])
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from error
+    return text
+
+
+def _decoder(text: str) -> str:
+    pattern, _, name = text.rpartition("=")
+    _filter(pattern)
+    if not re.fullmatch(r"[^:]+:[^:]+", name):
+        raise argparse.ArgumentTypeError(f"{text}: expected FILTER=MODULE:FUNCTION")
+    return text
+
+
 _rows = whole(1, MAX_BATCH_ROWS)
 _days = whole(1, 36_500)
 _DAY_NS = 86_400 * 10**9
@@ -105,6 +122,14 @@ _OPTIONS: tuple[tuple[str, str | None, Callable[[str], Any], Any, str], ...] = (
     ),
     ("--horizon", "DAYS", _days, 7, "Days within which a frame repeats a message; default: %(default)s"),
     ("--max-message", "SIZE", _size, MAX_MESSAGE, "Maximum payload size in logical_messages; default: 100m"),
+    (
+        *("--identity", "NAME=SOURCE", _source, []),
+        "Source of board, boot, seq or t, such as board=topic:plant/{}/#; repeatable",
+    ),
+    (
+        *("--decoder", "FILTER=MODULE:FUNCTION", _decoder, []),
+        "Function that decodes payloads of these topics; repeatable",
+    ),
     ("--conf", "KEY=VALUE", _setting, [], "Spark setting; repeatable"),
 )
 
@@ -135,6 +160,7 @@ def run(args: argparse.Namespace) -> int:
 def _run(args: argparse.Namespace) -> int:
     # Check before Spark starts, which takes half a minute.
     logs = _check_places(args)
+    chosen = settings(args)
     numbers: dict[str, Any] = {}
     with started(args) as spark:
         from headwater_spark import pipeline, report
@@ -142,7 +168,7 @@ def _run(args: argparse.Namespace) -> int:
         def write(result: Result, folder: Path) -> None:
             numbers.update(report.write(result, folder, args.sent))
 
-        pipeline.run(spark, logs, args.out, report=write, say=say, **settings(args))
+        pipeline.run(spark, logs, args.out, report=write, say=say, **chosen)
     return show(numbers, args.out)
 
 
@@ -158,7 +184,20 @@ def settings(args: argparse.Namespace) -> dict[str, Any]:
         "logical_topics": args.logical_topic,
         "max_message": args.max_message,
         "horizon_ns": args.horizon * _DAY_NS,
+        **_rules(args),
     }
+
+
+def _rules(args: argparse.Namespace) -> dict[str, Any]:
+    """Return the settings of the identity and the decoders. Raises CommandError when one is invalid."""
+    from headwater_spark.decoders import parse_decoder
+
+    try:
+        Identity.parse(args.identity)
+        decoders = [parse_decoder(text, str(Path.cwd())) for text in args.decoder]
+    except ValueError as error:
+        raise CommandError(str(error), USAGE) from error
+    return {"identity": args.identity, "decoders": decoders}
 
 
 _ACTIONS: dict[str, Callable[[argparse.Namespace], int]] = {

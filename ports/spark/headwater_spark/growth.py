@@ -13,21 +13,25 @@ from __future__ import annotations
 import secrets
 import shutil
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 from headwater_host.capture.filesystem import Location, is_remote
 from headwater_host.capture.log_id import LogIdError, log_id
 from headwater_host.capture.readers import save_reader
 from headwater_spark import buckets, delta
 from headwater_spark.batches import WORK, Batches, BatchFiles, BatchPlan, LogRange, writing
+from headwater_spark.decoders import Decoder, registered
 from headwater_spark.delta import Change
 from headwater_spark.engine import Engine
+from headwater_spark.identity import Identity
 from headwater_spark.known import Known
 from headwater_spark.messages import HORIZON_NS
 from headwater_spark.part import Job
 from headwater_spark.passes import Before, process
+from headwater_spark.payload import Rules
 from headwater_spark.plan import Log, Plan, combine, plan
 from headwater_spark.positions import Position
 from headwater_spark.result import Result
@@ -55,6 +59,8 @@ def grow(
     logical_topics: Sequence[str] = (),
     horizon_ns: int = HORIZON_NS,
     max_message: int = MAX_MESSAGE,
+    identity: Mapping[str, str] | Iterable[str] = (),
+    decoders: Mapping[str, Callable[..., Any]] | Iterable[Decoder] = (),
     say: Say = lambda text: None,
 ) -> Result:
     """Add one batch to the tables in `out`: what is new in `logs`. Returns its numbers.
@@ -69,7 +75,12 @@ def grow(
     the maximum payload size in `logical_messages`. A message repeats only one that was received at most `horizon_ns`
     before or after it.
 
-    Raises FileNotFoundError or NotADirectoryError without a log, `LogIdError` for copies of one log,
+    `identity` has sources of board, boot, seq and t (`headwater_spark.identity`), and `decoders`
+    functions by topic filter (`headwater_spark.decoders`). A batch that was interrupted is completed with its own
+    settings, but with these decoders.
+
+    Raises ValueError for an invalid source or filter, FileNotFoundError or NotADirectoryError without a log,
+    `LogIdError` for copies of one log,
     `batches.BusyError` when another run writes to `out`, and `delta.OldTablesError` when `out` contains something else
     under a table's name.
     """
@@ -78,12 +89,13 @@ def grow(
         "logical_topics": list(logical_topics),
         "max_message": max_message,
         "horizon_ns": horizon_ns,
+        "identity": Identity.parse(identity).texts(),
     }
     with writing(out):
         delta.check(out, TABLES)
         known = _by_id(logs)
         captures = [log.location for log in known.values()]
-        run = _Run(engine, out, known, partition_bytes, batch_rows, say)
+        run = _Run(engine, out, known, partition_bytes, batch_rows, registered(decoders), say)
         completed = run.complete()
         last = run.batches.last()
         before = last or BatchPlan(0, f"tables-{secrets.token_hex(4)}", {}, {}, settings)
@@ -128,6 +140,7 @@ class _Run:
         logs: Mapping[str, Log],
         partition_bytes: int,
         batch_rows: int,
+        decoders: tuple[Decoder, ...],
         say: Say,
     ):
         self._logs = logs
@@ -136,6 +149,7 @@ class _Run:
         self._out = out
         self._partition_bytes = partition_bytes
         self._batch_rows = batch_rows
+        self._decoders = decoders
         self._say = say
 
     def complete(self) -> list[int]:
@@ -224,6 +238,7 @@ class _Run:
             slots,
             logical,
             batch.settings["horizon_ns"],
+            Rules(Identity.parse(batch.settings["identity"]), self._decoders),
         )
         try:
             before = self._before(batch.number)

@@ -256,7 +256,7 @@ def _content_kinds(column: Any) -> npt.NDArray[Any] | None:
     if column is None:
         return None
     column = one(column)
-    found = [_CONTENT_TYPE.fullmatch(text or "") for text in values(column)]
+    found = [_CONTENT_TYPE.fullmatch(text) for text in values(column)]
     names = np.array([*(match[1].lower() if match else "" for match in found), ""])
     kinds: npt.NDArray[Any] = names[codes(column)]
     return kinds if (kinds != "").any() else None
@@ -300,7 +300,7 @@ def _decode_each(
                 result.add(row, checked)
 
 
-def _checked(found: Mapping[str, Any]) -> dict[str, Any]:
+def _checked(found: Mapping[Any, Any]) -> dict[str, Any]:
     """Return a decoder's values. Raises TypeError for one that has no place in a table."""
     for name, value in found.items():
         if not isinstance(name, str) or not (value is None or isinstance(value, (str, int, float))):
@@ -567,8 +567,8 @@ class _Result:
 
     def add_maps(self, rows: Rows, found: Maps) -> None:
         """Add Maps that numpy parsed."""
-        for name, slot in self.fields.items():
-            self._add_slot(slot, name, rows, found)
+        for name, own in self.fields.items():
+            self._add_slot(own, name, rows, found)
         for column in found.columns:
             at = rows[column.rows]
             slot = self.fields.get(column.name)

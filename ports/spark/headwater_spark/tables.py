@@ -197,7 +197,7 @@ MESSAGES = table(
 )
 TELEMETRY = table(
     "telemetry",
-    "one row per value in a payload that is a JSON object, an FMQ Map or a number",
+    "one row per value in a payload that is a JSON object, a CBOR or FMQ Map, a number, or has a decoder",
     """
     board         string*    null without an identity
     boot          long*      null without an identity
