@@ -93,7 +93,7 @@ class Parsed:
 
 @dataclass(frozen=True)
 class Rules:
-    """What users configure: sources of the identity, and decoders by topic."""
+    """Configuration by users: sources of the identity, and decoders by topic."""
 
     identity: Identity = field(default_factory=Identity)
     decoders: tuple[Decoder, ...] = ()
