@@ -122,8 +122,10 @@ def parsed(
             values[row][metric.name] = value
     who: list[Any] = []
     for i, board in enumerate(found.board.tolist()):
-        identity = (found.boards[board], found.boot[i], found.seq[i], found.sent_us[i])
-        who.append(False if found.bad[i] else None if board < 0 else identity)
+        if found.bad[i] or board < 0:
+            who.append(False if found.bad[i] else None)
+        else:
+            who.append((found.boards[board], found.boot[i], found.seq[i], found.sent_us[i]))
     return who, values, found.failed
 
 
