@@ -99,7 +99,7 @@ def _source(text: str) -> str:
 def _decoder(text: str) -> str:
     pattern, _, name = text.rpartition("=")
     _filter(pattern)
-    if not re.fullmatch(r"[^:]+:[^:]+", name):
+    if not all(name.partition(":")):
         raise argparse.ArgumentTypeError(f"{text}: expected FILTER=MODULE:FUNCTION")
     return text
 
