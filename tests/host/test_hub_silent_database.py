@@ -26,16 +26,16 @@ async def test_one_signal_ends_a_hub_whose_database_is_silent(
         try:
             peer.publish("t", b"2", 1)
             await peer.ping()
+            peer.abort()
             assert await asyncio.to_thread(hub.end, signal.SIGTERM) == 1
         finally:
             server.resume()
-        peer.abort()
         assert "the hub's storage is not up to date" in hub.errors
         assert "Traceback" not in hub.errors
     assert server.sql("SELECT convert_from(payload, 'UTF8') FROM messages").splitlines()[0] == "1"
 
 
-async def test_one_signal_ends_a_hub_that_waits_for_a_missing_standby(
+async def test_a_hub_that_waits_for_a_missing_standby_ends_and_the_next_one_says_why(
     postgresql: Callable[..., PostgreSql], tmp_path: Path
 ) -> None:
     server = postgresql()
@@ -44,9 +44,10 @@ async def test_one_signal_ends_a_hub_that_waits_for_a_missing_standby(
         server.configure(synchronous_standby_names="absent")
         peer.publish("t", b"1", 1)
         await peer.ping()
-        assert await asyncio.to_thread(hub.end, signal.SIGTERM) == 1
         peer.abort()
-    # The next one says why it cannot start, instead of waiting for ever.
+        assert await asyncio.to_thread(hub.end, signal.SIGTERM) == 1
+    # The server keeps the session, and its lock.
     with running("hub", "--storage", server.url(), "--port", 0, directory=tmp_path) as hub:
         assert await asyncio.to_thread(hub.wait) == 1
         assert "the hub cannot start" in hub.errors
+        assert "one that has ended: its session waits for a synchronous standby" in hub.errors

@@ -166,6 +166,9 @@ async def _ask(replication: ReplicationConfig, name: str, **asked: Any) -> dict[
     async with client:
         found = json.loads(await client.call(REPLICATION, json.dumps(asked).encode(), timeout=_ANSWER))
     assert isinstance(found, dict)
+    if found.get("name") != name:
+        # A hub of a cluster that does not lead sends clients on.
+        raise ClientError(f"it does not lead; {found.get('name')!r} does")
     return found
 
 

@@ -67,6 +67,9 @@ _FENCE = """
 #: The write of one's own. It changes nothing, but has to be committed.
 _PROBE = "UPDATE leader SET turn = turn WHERE epoch = %s RETURNING turn"
 _TAKE = "UPDATE leader SET epoch = epoch + 1, turn = 0, beat = beat + 1, holder = '' RETURNING epoch"
+#: The session with the lock, if its transaction waits for a standby: then the server does not notice its client's end.
+_WAITS = """SELECT pid FROM pg_stat_activity WHERE wait_event = 'SyncRep' AND pid IN (
+    SELECT pid FROM pg_locks WHERE locktype = 'advisory' AND granted AND classid = %s::oid AND objid = 1)"""
 _TERMINATE = """SELECT pg_terminate_backend(pid) FROM pg_stat_activity
     WHERE application_name = %s AND datname = current_database() AND pid <> pg_backend_pid()"""
 #: The first rows after a sequence number, until they have a number of bytes. It reads no others.
@@ -328,7 +331,10 @@ class PostgresEngine:
             # It waits for as long as the server needs to end a connection that was lost.
             db.execute("SELECT pg_advisory_lock(%s, 1)", (_LOCK,))
         except errors.LockNotAvailable:
-            raise StorageError(f"the hub's storage {self.name} is in use by another hub") from None
+            why = "is in use by another hub"
+            if _all(db, _WAITS, _LOCK):
+                why += ", or by one that has ended: its session waits for a synchronous standby"
+            raise StorageError(f"the hub's storage {self.name} {why}") from None
 
     def _application(self, epoch: int | None) -> str:
         return f"headwater hub {self._lineage} epoch {'-' if epoch is None else epoch} writer"
