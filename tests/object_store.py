@@ -28,7 +28,7 @@ class Bucket(NamedTuple):
         target = folder(f"{self.uri}/{prefix or f'log-{next(_numbers)}'}", self.storage)
         for path in directory.iterdir():
             if path.is_file():
-                target.write(path.name, path.read_bytes())
+                target.write(path.name, [path.read_bytes()])
         return target.location
 
 

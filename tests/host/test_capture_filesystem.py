@@ -109,7 +109,7 @@ def test_without_a_log(bucket: Bucket) -> None:
 def test_files_of_any_size_are_read_in_pieces(bucket: Bucket) -> None:
     data = bytes(range(256)) * 5000
     target = folder(f"{bucket.uri}/deep/er", bucket.storage)
-    target.write("file", data)
+    target.write("file", [data[:1000], data[1000:]])
     assert (target.names(), target.size("file"), target.read("file")) == (["file"], len(data), data)
     file = open_file(target.locate("file"), bucket.storage)
     assert (file.pread(10, 250), file.pread(10, len(data) - 4), file.pread(10, len(data))) == (

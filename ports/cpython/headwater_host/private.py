@@ -69,6 +69,15 @@ def replace_file(path: Path, data: bytes, *, group_readable: bool = False, durab
         sync_directory(path.parent)
 
 
+def make_directory(directory: Path) -> None:
+    """Create a directory and its parents durably, unless they exist. Raises OSError."""
+    if directory.is_dir():
+        return
+    make_directory(directory.parent)
+    directory.mkdir(exist_ok=True)
+    sync_directory(directory.parent)
+
+
 def sync_directory(directory: Path) -> None:
     """Make the names in ``directory`` durable."""
     fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)

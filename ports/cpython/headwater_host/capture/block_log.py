@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import fcntl
 import os
 import secrets
 from collections.abc import Callable
@@ -15,11 +14,12 @@ from pathlib import Path
 
 from headwater_host.capture.block_builder import BlockBuilder
 from headwater_host.capture.format import parse_header, segment_name
+from headwater_host.capture.lock import CaptureLockedError, lock
 from headwater_host.capture.log_id import ensure_log_id
 from headwater_host.capture.manifest import LOCK, Entry, ManifestFile, list_log, write_all
 from headwater_host.capture.recovery import recover
 from headwater_host.lifetime import MACHINE
-from headwater_host.private import opened, restrict, sync_directory
+from headwater_host.private import make_directory, opened, restrict, sync_directory
 
 SEGMENT_BYTES = 64 << 20
 SEGMENT_AGE_NS = 3600 * 10**9
@@ -28,8 +28,7 @@ SEGMENT_AGE_NS = 3600 * 10**9
 datasync: Callable[[int], None] = getattr(os, "fdatasync", os.fsync)
 
 
-class CaptureLockedError(OSError):
-    """Another writer has the log open."""
+__all__ = ["BlockLog", "CaptureLockedError", "CaptureWriteError"]
 
 
 class CaptureWriteError(OSError):
@@ -73,8 +72,10 @@ class BlockLog:
         self._salt = 0
         self._dirty = False  # bytes after those of the entry must be cut
         self._spent = False  # nothing may be appended to this segment
-        _make_directory(self.directory)
-        self._lock = _lock(self.directory / LOCK, group_readable)
+        make_directory(self.directory)
+        self._lock = lock(
+            self.directory / LOCK, "another writer has the capture log open", group_readable=group_readable
+        )
         try:
             listing = list_log(self.directory)
             for segment in listing.segments:
@@ -200,28 +201,3 @@ class BlockLog:
         os.close(self._fd)
         self._fd = -1
         self._spent = False
-
-
-def _make_directory(directory: Path) -> None:
-    if directory.is_dir():
-        return
-    _make_directory(directory.parent)
-    directory.mkdir(exist_ok=True)
-    sync_directory(directory.parent)
-
-
-def _lock(path: Path, group_readable: bool) -> int:
-    fd = opened(path, os.O_RDWR | os.O_CREAT, group_readable=group_readable)
-    try:
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError as error:
-        holder = os.pread(fd, 20, 0).decode(errors="replace").strip()
-        os.close(fd)
-        if error.errno not in {errno.EAGAIN, errno.EACCES}:
-            raise
-        what = f"another writer has the capture log open (process {holder or 'unknown'})"
-        raise CaptureLockedError(error.errno, what, str(path.parent)) from None
-    with contextlib.suppress(OSError):  # for operators only
-        os.ftruncate(fd, 0)
-        os.pwrite(fd, b"%d\n" % os.getpid(), 0)
-    return fd

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, Protocol
 from urllib.parse import urlsplit
 
-from headwater_host.private import replace_file, sync_directory
+from headwater_host.private import make_directory, opened, replace_file, sync_directory
 
 #: A path, or the text of a path or URI.
 Location = str | os.PathLike[str]
@@ -110,8 +110,11 @@ class Folder(Protocol):
     def read(self, name: str) -> bytes:
         """Return the content of a file. Raises FileNotFoundError."""
 
-    def write(self, name: str, data: bytes) -> None:
-        """Create or replace a small file; readers see all of it or nothing."""
+    def write(self, name: str, pieces: Iterable[bytes]) -> None:
+        """Create or replace a file, durably. Raises OSError.
+
+        Readers see all of it or nothing; but if reading ``pieces`` fails, an object store may have the first ones.
+        """
 
 
 def folder(location: Location, storage: Storage = ()) -> Folder:
@@ -210,8 +213,16 @@ class _LocalFolder:
     def read(self, name: str) -> bytes:
         return (self.path / name).read_bytes()
 
-    def write(self, name: str, data: bytes) -> None:
-        replace_file(self.path / name, data, durable=True)
+    def write(self, name: str, pieces: Iterable[bytes]) -> None:
+        make_directory(self.path)
+        part = self.path / f"{name}.part"
+        with open(part, "wb", opener=opened) as out:
+            for piece in pieces:
+                out.write(piece)
+            out.flush()
+            os.fsync(out.fileno())
+        part.replace(self.path / name)
+        sync_directory(self.path)
 
 
 def _create_file(path: Path, data: bytes) -> bool:
@@ -361,7 +372,9 @@ class _RemoteFolder:
             data: bytes = file.read()
         return data
 
-    def write(self, name: str, data: bytes) -> None:
-        # An object appears when its stream is closed; one write of this size cannot be interrupted by an exception.
+    def write(self, name: str, pieces: Iterable[bytes]) -> None:
+        self._sizes.pop(name, None)
+        # An object appears when its stream is closed.
         with self._fs.open_output_stream(f"{self._path}/{name}") as out:
-            out.write(data)
+            for piece in pieces:
+                out.write(piece)

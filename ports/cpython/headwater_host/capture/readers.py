@@ -17,7 +17,8 @@ _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}")
 _LONGEST = 20
 
 
-def _path(directory: Path, name: str) -> Path:
+def reader_path(directory: Path, name: str) -> Path:
+    """Return the file of a reader. Raises ValueError for an invalid name."""
     if not _NAME.fullmatch(name) or name.endswith(".part"):
         raise ValueError(
             f"{name!r} is not the name of a reader: up to 64 letters, digits, dots, hyphens and underscores"
@@ -48,7 +49,7 @@ def save_reader(directory: Path, name: str, sequence: int, *, group_readable: bo
 
     Raises ValueError for an invalid name or number, OSError if the file cannot be written.
     """
-    path = _path(directory, name)
+    path = reader_path(directory, name)
     if not 0 <= sequence < 1 << 64:
         raise ValueError(f"{sequence} is not a sequence number")
     if not path.parent.is_dir():
@@ -59,7 +60,7 @@ def save_reader(directory: Path, name: str, sequence: int, *, group_readable: bo
 
 def remove_reader(directory: Path, name: str) -> bool:
     """Forget a reader, so that nothing is kept for it. Returns whether there was one. Raises ValueError and OSError."""
-    path = _path(directory, name)
+    path = reader_path(directory, name)
     try:
         path.unlink()
     except FileNotFoundError:

@@ -1,4 +1,4 @@
-"""``headwater capture``: list, verify, print, prune, repair and export a capture log.
+"""``headwater capture``: list, verify, print, prune, repair, ship and export a capture log.
 
 Exit code 0: no damage (a torn tail is not damage); 1: the log is damaged; 2: it cannot be read.
 """
@@ -7,9 +7,12 @@ from __future__ import annotations
 
 import argparse
 import json
+import signal
 import sys
+import threading
 import time
 from collections.abc import Iterable, Iterator
+from dataclasses import asdict
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -18,11 +21,13 @@ from headwater_host.capture import pcapng
 from headwater_host.capture.block_log import BlockLog, CaptureLockedError
 from headwater_host.capture.filesystem import LocationError, Storage, parse_storage
 from headwater_host.capture.format import DIRECTIONS, DUPLICATE, MARKS, PROTOCOLS, UNMARKED, Block, Record
+from headwater_host.capture.log_id import LogIdError
 from headwater_host.capture.manifest import Segment, list_log
 from headwater_host.capture.problem import Problem
 from headwater_host.capture.reader import CaptureReader, Report, SegmentTotals, verify
 from headwater_host.capture.readers import list_readers, remove_reader
 from headwater_host.capture.retention import Due, Limits, prune
+from headwater_host.capture.ship import READER, ShipError, ship
 from headwater_host.cli.options import (
     DURATION,
     FILE,
@@ -72,13 +77,21 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "write the frames for Wireshark and tshark",
         "Addresses and TCP headers in the file are invented: the log contains frames only.",
     )
+    ship_ = subcommand(
+        commands,
+        "ship",
+        "copy sealed segments to a folder or an object store",
+        "Continues where the last run stopped. Retention keeps what is not shipped.",
+    )
     readers = subcommand(commands, "readers", "list the readers for which segments are kept")
     for command in (ls, check, cat, stats, export):
         option(command, "directory", "Directory of the capture log, or its URI (s3://...)", LOCATION)
         option(command, "--storage", "Storage option such as AWS_ENDPOINT_URL; repeatable", STORAGE)
-    for command in (remove, repair, readers):
+    for command in (remove, repair, readers, ship_):
         option(command, "directory", "Directory of the capture log", metavar="DIR", type=Path)
-    for command in (ls, check, stats, remove, readers):
+    option(ship_, "target", "Directory or URI of the copy (s3://bucket/prefix)", LOCATION, metavar="TARGET")
+    option(ship_, "--storage", "Storage option such as AWS_ENDPOINT_URL; repeatable", STORAGE)
+    for command in (ls, check, stats, remove, readers, ship_):
         option(command, "--json", "Print one JSON object", FLAG)
     option(cat, "--limit", "Stop after N records", integer(0, 1 << 62))
     for command in (cat, export):
@@ -98,6 +111,21 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     option(remove, "--dry-run", "Only print what would be removed", FLAG)
     option(export, "--pcap", "File to write, in the pcapng format", FILE, required=True)
+    option(ship_, "--watch", "Go on until SIGTERM or SIGINT, with this time between looks", DURATION)
+    option(
+        ship_,
+        "--check",
+        "How copies are checked; default: content",
+        choices=("content", "size"),
+        default="content",
+    )
+    option(
+        ship_,
+        "--reader",
+        "Name for retention; each target needs its own; default: ship",
+        metavar="NAME",
+        default=READER,
+    )
     option(readers, "--forget", "Forget a reader, so that nothing is kept for it", metavar="NAME")
 
 
@@ -112,6 +140,7 @@ def run(arguments: argparse.Namespace) -> int:
         "repair": _repair,
         "export": _export,
         "readers": _readers,
+        "ship": _ship,
     }[arguments.capture_command]
     try:
         return command(arguments)
@@ -121,6 +150,8 @@ def run(arguments: argparse.Namespace) -> int:
         raise CommandError(str(error), USAGE) from error
     except CaptureLockedError as error:
         raise CommandError(f"{arguments.directory}: {error.strerror}", FAILED) from error
+    except (LogIdError, ShipError) as error:
+        raise CommandError(str(error), FAILED) from error
     except OSError as error:
         what = str(error) if error.filename is None else f"{error.filename}: {error.strerror}"
         raise CommandError(what, USAGE) from error
@@ -426,3 +457,52 @@ def _readers(arguments: argparse.Namespace) -> int:
     if not readers:
         print("no readers")
     return OK
+
+
+# ---- ship ------------------------------------------------------------------------------------------------------------
+
+
+def _ship(arguments: argparse.Namespace) -> int:
+    list_log(arguments.directory)
+    if arguments.watch is None:
+        return _ship_once(arguments)
+    stop = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: stop.set())
+    status = OK
+    while True:
+        try:
+            status = _ship_once(arguments)
+        except (ShipError, OSError) as error:
+            # The network or the disk may be back at the next look.
+            status = FAILED
+            print(f"headwater: {error}", file=sys.stderr, flush=True)
+        if stop.wait(arguments.watch):
+            return status
+
+
+def _ship_once(arguments: argparse.Namespace) -> int:
+    def on_segment(name: str, size: int) -> None:
+        if not arguments.json:
+            print(f"shipped {name}, {size} bytes", flush=True)
+
+    try:
+        done = ship(
+            arguments.directory,
+            arguments.target,
+            _storage(arguments),
+            reader=arguments.reader,
+            read_back=arguments.check == "content",
+            on_segment=on_segment,
+        )
+    except ValueError as error:
+        if isinstance(error, (LocationError, LogIdError)):
+            raise
+        raise CommandError(str(error), USAGE) from error
+    if arguments.json:
+        print(json.dumps(asdict(done)), flush=True)
+    elif arguments.watch is None:
+        print(f"shipped {len(done.shipped)} segments, {done.bytes} bytes; {done.before} were there")
+    for name in done.removed:
+        print(f"headwater: {name} was removed before it was shipped", file=sys.stderr, flush=True)
+    return FAILED if done.removed else OK
