@@ -200,6 +200,9 @@ def test_a_promotion_fences_enough_slaves(hubs: int, sync: int, slaves: int, saf
         plan(found | {"a": STATUS | {"role": "leader"}}, hubs, sync)
     fenced = {"b": STATUS, "c": STATUS | {"seq": 11}, "d": STATUS | {"seq": 99, "lineage": '[[2,"w",0]]'}}
     assert most_advanced(fenced) == "c"
+    # A leader that was restored from a backup has begun again after change 9, and 10 and 11 were others.
+    fenced["d"] = STATUS | {"seq": 10, "lineage": '[[3,"x",0],[3,"y",9]]'}
+    assert most_advanced(fenced) == "d"
     assert plan({"b": STATUS | {"fence": 8}}, 2, 1).epoch == 9
 
 

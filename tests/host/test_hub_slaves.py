@@ -213,6 +213,33 @@ async def test_a_slave_is_counted_once_in_its_epoch_and_for_what_it_was_sent(tmp
         await slaves.close()
 
 
+async def test_a_slave_is_sent_only_what_is_durable(tmp_path: Path) -> None:
+    """PostgreSQL shows a transaction whose wait for the standby was cancelled."""
+    async with store_at(tmp_path / "leader.db") as store:
+        slaves = leader_of(store, tmp_path / "leader.db", "b")
+        await synced(store)
+        first = store.durable
+        store.register("t")
+        put(store, "t", 1)
+        await synced(store)
+        store._writer.durable = first
+        line = Line(slaves)
+
+        def changes() -> list[wire.Changes]:
+            return [one for one in line.got if isinstance(one, wire.Changes)]
+
+        await until(changes)
+        for _ in range(100):
+            await asyncio.sleep(0)
+        assert [(one.turn, one.changes[-1].seq) for one in changes()] == [(first, first)]
+        store._writer.durable = store.seq
+        slaves.wake()
+        await until(lambda: len(changes()) > 1)
+        assert changes()[1].changes[0].seq == first + 1
+        assert changes()[-1].turn == store.seq
+        await slaves.close()
+
+
 async def test_changes_that_cannot_be_read_now_are_read_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -330,6 +357,12 @@ async def test_a_slave_that_promised_a_promotion_does_not_follow_an_earlier_epoc
         with pytest.raises(StorageError, match="a promotion to epoch 1 fences it"):
             slave.follower._led(1, slaves.lineage.text(), 0, 0)
         slave.follower._led(2, slaves.lineage.followed_by(2, "next", 0).text(), 0, 0)
+        slave.store.count_locally("fence", Lineage().followed_by(2, "mine", 0).text())
+        promoted = slaves.lineage.followed_by(2, "mine", 0)
+        with pytest.raises(StorageError, match="a promotion to epoch 2 fences it"):
+            slave.follower._led(2, slaves.lineage.followed_by(2, "another", 0).text(), 0, 0)
+        # The hub that was promoted has started again since.
+        slave.follower._led(2, promoted.followed_by(2, "again", 0).text(), 0, 0)
         slave.store.count_locally("fence", Lineage().followed_by(3, "mine", 0).text())
         with pytest.raises(StorageError, match="a promotion to epoch 3 fences it"):
             slave.follower._led(2, slaves.lineage.followed_by(2, "next", 0).text(), 0, 0)
