@@ -134,7 +134,8 @@ def sensible(level: int) -> st.SearchStrategy[bytes]:
     return meanings(level).map(lambda m: encoded(m, level))
 
 
-def _damage(data: bytes, how: int, at: int, value: int) -> bytes:
+def damage_bytes(data: bytes, how: int, at: int, value: int) -> bytes:
+    """Damage a packet in one of five ways."""
     damaged = bytearray(data)
     at %= len(data)
     if how == 0:
@@ -153,7 +154,7 @@ def _damage(data: bytes, how: int, at: int, value: int) -> bytes:
 
 def _damaged(data: bytes, damages: list[tuple[int, int, int]]) -> bytes:
     for how, at, value in damages:
-        data = _damage(data, how, at, value) if data else data
+        data = damage_bytes(data, how, at, value) if data else data
     return data
 
 
