@@ -10,9 +10,9 @@ import pyarrow as pa
 import pyarrow.dataset as ds
 
 from headwater_spark import delta
-from headwater_spark.engine import Settle, Work
+from headwater_spark.engine import Settle, T, Work
 from headwater_spark.part import Part
-from headwater_spark.tables import TABLES, Table
+from headwater_spark.tables import DERIVED, TABLES, Table
 from tools.capture_log import LogWriter
 
 BEGIN_NS = 1_790_000_000_000_000_000
@@ -109,7 +109,7 @@ class InProcess:
 
     slots = 1
 
-    def run(self, numbers: Sequence[int], work: Work) -> list[Part]:
+    def run(self, numbers: Sequence[int], work: Work[T]) -> list[T]:
         work = pickle.loads(pickle.dumps(work))
         return [pickle.loads(pickle.dumps(work(number))) for number in numbers]
 
@@ -134,6 +134,6 @@ def rows(out: Path, table: Table, *columns: str) -> list[Any]:
 
 def assert_same_tables(out: Path, other: Path) -> None:
     """Compare the tables of two runs, without the names of segments, which have random salts."""
-    for table in TABLES:
+    for table in (*TABLES, *DERIVED):
         names = [name for name in table.names if name != "file"]
         assert rows(out, table, *names) == rows(other, table, *names)

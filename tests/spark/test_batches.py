@@ -12,7 +12,7 @@ from headwater_host.capture.format import DUPLICATE, ORIGINAL
 from headwater_host.fmq.hashes import hash_of
 from headwater_spark import known
 from headwater_spark.growth import grow
-from headwater_spark.tables import LOGICAL_MESSAGES, MESSAGES, TABLES, TELEMETRY
+from headwater_spark.tables import DERIVED, LOGICAL_MESSAGES, MESSAGES, TABLES, TELEMETRY
 from tests.spark import test_logical_pipeline, test_messages, test_pipeline, test_pipeline_fmq
 from tests.spark.fmq_bytes import fmq_publish
 from tests.spark.logs import InProcess, Rec, publish, reading, rows, write_log
@@ -28,7 +28,7 @@ def grown(folder: Path, cuts: Sequence[Sequence[Sequence[Rec]]], horizon_ns: int
         write_log(log, blocks, segment_blocks=3)
         grow(InProcess(), [log], many, partition_bytes=2000, horizon_ns=horizon_ns)
     grow(InProcess(), [log], one, partition_bytes=1 << 30, horizon_ns=horizon_ns)
-    for table in TABLES:
+    for table in (*TABLES, *DERIVED):
         assert rows(many, table) == rows(one, table), table.name
     return many
 

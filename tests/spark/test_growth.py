@@ -159,7 +159,7 @@ def test_a_run_killed_at_any_point_is_completed_by_the_next(tmp_path: Path) -> N
     for one in whole:
         extend(tmp_path / "whole/log", one)
     run_on(InProcess(), tmp_path / "whole/log", tmp_path / "whole/out")
-    points = 2 + 3 + 1  # three tables have rows
+    points = 2 + 5 + 1  # five tables have rows
     for at in range(1, points + 1):
         for after in (False, True):
             folder = tmp_path / f"{at}-{after}"

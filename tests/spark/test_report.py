@@ -11,7 +11,7 @@ import pytest
 from headwater_spark import report
 from headwater_spark.pipeline import Result, run_on
 from headwater_spark.report import Compared, compare
-from headwater_spark.stats import SLOTS, buckets, percentile
+from headwater_spark.stats import buckets, percentile
 from tests.rows import each_row
 from tests.spark.logs import BEGIN_NS, InProcess, Rec, publish, reading, write_log
 
@@ -71,14 +71,6 @@ def test_percentiles_of_nothing_and_of_clocks_that_differ() -> None:
     counts = Counter(buckets(np.array([-5_000_000, -5_000_000, 1000])).tolist())
     assert percentile(counts, 0.5) == pytest.approx(-5000, rel=0.01)
     assert percentile(counts, 1.0) == pytest.approx(1, rel=0.01)
-
-
-def test_the_timeline_covers_the_log(tmp_path: Path) -> None:
-    result, _ = run(tmp_path, *(message("b", 1, seq, at=seq * 100) for seq in range(100)))
-    timeline = result.stats["b", 1].timeline
-    assert sum(timeline.values()) == 100
-    assert min(timeline) == 0
-    assert max(timeline) == SLOTS - 1
 
 
 def write_sent(path: Path, *rows: tuple[str, int, int, int, bool]) -> Path:

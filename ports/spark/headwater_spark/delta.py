@@ -77,9 +77,15 @@ def create(out: Path, table: Table) -> None:
             mode="ignore",
             partition_by=[PARTITION],
             description=table.what,
-            # Readers take statistics that are missing for null, and then find no rows.
-            configuration=_PROPERTIES | {"delta.dataSkippingStatsColumns": table.clock},
+            configuration=_PROPERTIES | _statistics(table),
         )
+
+
+def _statistics(table: Table) -> dict[str, str]:
+    """Name the columns with statistics. Readers take others' for null, and then find no rows."""
+    if table.clock:
+        return {"delta.dataSkippingStatsColumns": table.clock}
+    return {"delta.dataSkippingNumIndexedCols": "0"}
 
 
 def live(out: Path, table: Table, version: int | None = None) -> Live:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pickle
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import pyarrow as pa
 
@@ -14,8 +14,10 @@ from headwater_spark.part import Part
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-#: ``work(number) -> Part``: decode, settle and write part ``number``.
-Work = Callable[[int], Part]
+#: The result of a task.
+T = TypeVar("T")
+#: ``work(number)``: decode, settle and write part ``number``, or other work.
+Work = Callable[[int], T]
 #: ``settle(number, batches) -> Part``: settle the candidates in some record batches, at least one, as part
 #: ``number``.
 Settle = Callable[[int, list[Any]], Part]
@@ -29,7 +31,7 @@ class Engine(Protocol):
         """Return how many tasks run at a time."""
         ...
 
-    def run(self, numbers: Sequence[int], work: Work) -> list[Part]:
+    def run(self, numbers: Sequence[int], work: Work[T]) -> list[T]:
         """Call `work` once for each number. A failed task may be called again."""
         ...
 
@@ -49,7 +51,7 @@ class SparkEngine:
         self._spark = spark
         self.slots = spark.sparkContext.defaultParallelism
 
-    def run(self, numbers: Sequence[int], work: Work) -> list[Part]:
+    def run(self, numbers: Sequence[int], work: Work[T]) -> list[T]:
         """Run one task per part."""
         if not numbers:
             return []

@@ -25,6 +25,7 @@ from headwater_spark import buckets, delta
 from headwater_spark.batches import WORK, Batches, BatchFiles, BatchPlan, LogRange, writing
 from headwater_spark.decoders import Decoder, registered
 from headwater_spark.delta import Change
+from headwater_spark.derived import derive
 from headwater_spark.engine import Engine
 from headwater_spark.identity import Identity
 from headwater_spark.known import Known
@@ -36,11 +37,13 @@ from headwater_spark.plan import Log, Plan, combine, plan
 from headwater_spark.positions import Position
 from headwater_spark.result import Result
 from headwater_spark.sizes import BATCH_ROWS, MAX_MESSAGE, PARTITION_BYTES
-from headwater_spark.stats import Slots
-from headwater_spark.tables import TABLES
+from headwater_spark.tables import DERIVED, MESSAGES, TABLES
 
 # Minimum bytes of a part.
 _LEAST_BYTES = 1 << 20
+
+# In the order of their commits.
+_ALL = (*TABLES, *DERIVED)
 
 Say = Callable[[str], None]
 #: A streaming query's id and its number of the batch.
@@ -92,7 +95,7 @@ def grow(
         "identity": Identity.parse(identity).texts(),
     }
     with writing(out):
-        delta.check(out, TABLES)
+        delta.check(out, _ALL)
         known = _by_id(logs)
         captures = [log.location for log in known.values()]
         run = _Run(engine, out, known, partition_bytes, batch_rows, registered(decoders), say)
@@ -105,7 +108,7 @@ def grow(
             if queries.get(query, -1) >= number:
                 return Result(captures, combine([]), before.number, completed)
             queries[query] = number
-        for table in TABLES:
+        for table in _ALL:
             delta.create(out, table)
         ranges, plans = run.news(before.positions, upto)
         if not any(one.partitions for one in plans) and batch_id is None:
@@ -207,7 +210,7 @@ class _Run:
             ]
             result, files = self._write(batch, combine(plans))
         note = {"batch": batch.number, "positions": batch.positions}
-        for table in TABLES:
+        for table in _ALL:
             change = files.changes.get(table.name)
             if change:
                 delta.commit(self._out, table, batch.number, change, note)
@@ -217,8 +220,7 @@ class _Run:
         return result
 
     def _write(self, batch: BatchPlan, log: Plan) -> tuple[Result, BatchFiles]:
-        slots = Slots.over(log.first_ns, log.last_ns)
-        result = Result([one.path for one in batch.logs.values()], log, batch.number, slots=slots)
+        result = Result([one.path for one in batch.logs.values()], log, batch.number)
         self._say(
             f"{log.records} records in {log.blocks} blocks, {log.bytes / 1e6:.1f} MB, "
             f"{len(log.partitions)} parts"
@@ -235,7 +237,6 @@ class _Run:
             batch.number,
             log.partitions,
             self._batch_rows,
-            slots,
             logical,
             batch.settings["horizon_ns"],
             Rules(Identity.parse(batch.settings["identity"]), self._decoders),
@@ -251,6 +252,8 @@ class _Run:
                     files.changes[name].add += added
                 for name, replaced in part.replaced.items():
                     files.changes[name].remove += replaced
+            self._say("updating device_health and reconciliation")
+            files.changes |= derive(self._engine, job, before.files, files.changes[MESSAGES.name])
             return result, self.batches.list_files(batch.number, files)
         finally:
             shutil.rmtree(work, ignore_errors=True)
@@ -258,7 +261,7 @@ class _Run:
     def _before(self, number: int) -> Before:
         files = self.batches.files(number - 1)
         known = Known.from_json({} if files is None else files.known)
-        tables = {table.name: delta.live(self._out, table).files for table in TABLES}
+        tables = {table.name: delta.live(self._out, table).files for table in _ALL}
         return Before(known, self.batches.folder, tables)
 
     def _save_positions(self, batch: BatchPlan) -> None:

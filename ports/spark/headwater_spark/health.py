@@ -27,13 +27,13 @@ from headwater_spark.tables import DEVICE_HEALTH, RECONCILIATION, Table
 COLUMNS = ("time_ns", "board", "boot", "seq", "sent_ns", "copies", "possible_duplicate")
 #: Length of a window, in ns.
 HOUR_NS = 3_600_000_000_000
+DAY_NS = 24 * HOUR_NS
 #: Number of earlier hours that `missing` and `restarted` depend on.
 LOOKBACK = 24
 
 #: Columns of `reconciliation` that come from boards' own records.
 RECORDED = ("sent", "acknowledged", "lost")
 
-_DAY_NS = 24 * HOUR_NS
 _START = ("board", "boot")
 _COUNTS = ("stored", "messages", "copies")
 _AGGREGATES = {name: (name, "sum") for name in _COUNTS} | {
@@ -127,7 +127,7 @@ def changed(before: Any, after: Any) -> list[int]:
     versions = []
     for table in (before, after):
         table = _sort(_conform(DEVICE_HEALTH, table))
-        versions.append((numbers(table["time_ns"]) // _DAY_NS, table))
+        versions.append((numbers(table["time_ns"]) // DAY_NS, table))
     days = np.unique(np.concatenate([day for day, _ in versions])).tolist()
 
     def of(day: int) -> list[Any]:

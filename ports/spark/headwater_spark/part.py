@@ -22,7 +22,7 @@ from headwater_spark.messages import HORIZON_NS, Key, Settled
 from headwater_spark.overlaps import PartRuns
 from headwater_spark.payload import Metric, Parsed, Rules
 from headwater_spark.plan import Range
-from headwater_spark.stats import Slots, Stats, count
+from headwater_spark.stats import Stats, count
 from headwater_spark.tables import MESSAGES, QUARANTINE, TELEMETRY, File, Table, Writer
 
 #: Maximum bytes of a damaged block in the quarantine.
@@ -63,7 +63,6 @@ class Job:
     number: int
     partitions: list[list[Range]]
     batch_rows: int
-    slots: Slots
     logical: buckets.Options = field(default_factory=buckets.Options)
     horizon_ns: int = HORIZON_NS
     rules: Rules = field(default_factory=Rules)
@@ -133,7 +132,7 @@ class Output:
 
     def settled(self, table: Any, metrics: Iterable[Metric], settled: Settled) -> None:
         """Write kept messages and their telemetry, quarantine conflicts, and count."""
-        self.part.stats = count(table, settled, self._job.slots)
+        self.part.stats = count(table, settled)
         self.part.messages = tally(numbers(table["protocol"])[settled.keep])
         columns = {name: one(table[name]) for name in table.schema.names}
         conflicts = np.flatnonzero(settled.conflict)

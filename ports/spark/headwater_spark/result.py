@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from headwater_host.capture.problem import Problem
 from headwater_spark.part import Part
 from headwater_spark.plan import Plan
-from headwater_spark.stats import Slots, Stats, add
+from headwater_spark.stats import Stats, add
 
 
 @dataclass
@@ -34,7 +34,6 @@ class Result:
     quarantined: Counter[str] = field(default_factory=Counter)
     problems: list[Problem] = field(default_factory=list)
     stats: Stats = field(default_factory=dict)
-    slots: Slots = field(default_factory=lambda: Slots(0, 1_000_000))
     #: Parts that ran twice, and rows that Spark shuffled.
     again: int = 0
     candidates: int = 0

@@ -11,7 +11,7 @@ import math
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -22,29 +22,13 @@ from headwater_spark.messages import Settled
 #: Buckets per factor of 2.
 _FINE = 64
 
-#: Number of slots of the timeline.
-SLOTS = 120
-
-
-class Slots(NamedTuple):
-    """The timeline: slot k begins at `first_ns + k * width_ns`."""
-
-    first_ns: int
-    width_ns: int
-
-    @classmethod
-    def over(cls, first_ns: int, last_ns: int) -> Slots:
-        """Return SLOTS slots of at least a millisecond over a span of time."""
-        return cls(first_ns, max(1_000_000, (last_ns - first_ns) // SLOTS + 1))
-
-
 #: (board, boot), or (None, 0) for messages without an identity.
 Start = tuple[str | None, int]
 
 
 @dataclass
 class Stat:
-    """One start of a board. Times are ns since 1970; `latency` counts by bucket, `timeline` by slot."""
+    """One start of a board. Times are ns since 1970; `latency` counts by bucket."""
 
     received: int = 0
     stored: int = 0
@@ -53,7 +37,6 @@ class Stat:
     first_ns: int = 0
     last_ns: int = 0
     latency: Counter[int] = field(default_factory=Counter)
-    timeline: Counter[int] = field(default_factory=Counter)
 
     def add(self, other: Stat) -> None:
         """Add the counts of another part."""
@@ -68,7 +51,6 @@ class Stat:
         self.received += other.received
         self.stored += other.stored
         self.latency.update(other.latency)
-        self.timeline.update(other.timeline)
 
 
 Stats = dict[Start, Stat]
@@ -91,7 +73,7 @@ def percentile(latency: Counter[int], share: float) -> float | None:
     return None
 
 
-def count(table: Any, settled: Settled, slots: Slots) -> Stats:
+def count(table: Any, settled: Settled) -> Stats:
     """Return the statistics of settled rows (`messages.COLUMNS`)."""
     result: Stats = {}
     if not table.num_rows:
@@ -119,8 +101,6 @@ def count(table: Any, settled: Settled, slots: Slots) -> Stats:
             stat.low, stat.high = int(seqs.min()), int(seqs.max())
         board, boot = divmod(int(names[k]), len(boots))
         result[boards[board], boots[boot]] = stat
-    slot = np.clip((time_ns - slots.first_ns) // slots.width_ns, 0, SLOTS - 1)
-    _spread(stats, start[rows], slot[rows], "timeline")
     timed = rows[valid(table["sent_ns"])[rows]]
     _spread(stats, start[timed], buckets((time_ns[timed] - sent_ns[timed]) // 1000), "latency")
     return result

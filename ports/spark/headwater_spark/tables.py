@@ -49,7 +49,7 @@ class Table(NamedTuple):
     name: str
     what: str
     columns: tuple[Column, ...]
-    #: The column that decides the partition.
+    #: The column that decides the partition; "": all rows are in the partition without a date.
     clock: str = "time_ns"
 
     @property
@@ -261,7 +261,7 @@ DEVICE_HEALTH = table(
     "one row per board, start and hour of receipt",
     """
     time                 timestamp  start of the hour
-    time_ns              long*      start of the hour, ns since 1970
+    time_ns              long       start of the hour, ns since 1970
     board                string*    null: all messages without an identity
     boot                 long*      number of the board's start; null without an identity
     messages             long       rows of `messages`
@@ -300,6 +300,7 @@ RECONCILIATION = table(
     acknowledged  long     those of `sent` with an acknowledgement
     lost          long     acknowledged at QoS 1 or 2, but not stored
 """,
+    clock="",
 )
 
 #: Tables that the pipeline writes.
@@ -423,6 +424,9 @@ class Writer:
         if not batch.num_rows:
             return
         self.rows += batch.num_rows
+        if not self.table.clock:
+            self._write(None, batch, [])
+            return
         ns = batch.column(schema.get_field_index(self.table.clock))
         if ns.null_count:
             self._write(None, batch.filter(ns.is_null()), [])
