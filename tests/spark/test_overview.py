@@ -7,19 +7,17 @@ import subprocess
 from pathlib import Path
 
 import numpy as np
-import pyarrow as pa
 import pytest
-from deltalake import write_deltalake
 
 from headwater_spark import health, overview, page, report
 from headwater_spark.overview import NO_BOARD, Options, Slots
 from headwater_spark.pipeline import run_on
-from headwater_spark.tables import DEVICE_HEALTH, MESSAGES, RECONCILIATION
+from headwater_spark.tables import RECONCILIATION
 from headwater_spark.verdict import duration, explain, headline, verdict
 from tests.conftest import require
 from tests.host.command import headwater_here
 from tests.rows import each_row
-from tests.spark.logs import BEGIN_NS, InProcess, Rec, publish, reading, write_log
+from tests.spark.logs import BEGIN_NS, InProcess, Rec, publish, reading, rows, write_log
 
 SECOND = 1000
 HOUR = 3600 * SECOND
@@ -103,19 +101,29 @@ def test_the_verdict_of_a_board_that_is_silent_and_of_damage(tmp_path: Path) -> 
 
 
 def test_lost_messages_come_first(tmp_path: Path) -> None:
-    out = tables(tmp_path, *(message("b1", 1, seq, seq * SECOND) for seq in (0, 1, 3)))
-    rows = health.windows(overview.Tables(out).read(MESSAGES, health.COLUMNS))
-    record = pa.table({"board": ["b1"], "boot": [1], "sent": [4], "acknowledged": [4], "lost": [1]})
-    none = RECONCILIATION.arrow.empty_table(), DEVICE_HEALTH.arrow.empty_table()
-    reconciled = health.reconcile(*none, rows, record)
-    for kind, table in ((DEVICE_HEALTH, rows), (RECONCILIATION, reconciled)):
-        write_deltalake(out / kind.name, table.cast(kind.plain), mode="overwrite")
+    record = tmp_path / "sent.jsonl"
+    record.write_text(
+        "".join(
+            json.dumps({"board": "b1", "boot": boot, "seq": seq, "qos": 1, "acknowledged": told}) + "\n"
+            for boot, seq, told in ((1, 0, True), (1, 1, False), (1, 2, True), (1, 3, True), (2, 0, False))
+        )
+    )
+    records = [message("b1", 1, seq, seq * SECOND) for seq in (0, 1, 3)]
+    log = write_log(tmp_path / "log", [records])
+    run_on(InProcess(), log, tmp_path / "out", sent=[record])
+    out = tmp_path / "out"
+    names = ("boot", "expected", "stored", "missing", *health.RECORDED)
+    assert rows(out, RECONCILIATION, *names) == [(1, 4, 3, 1, 3 + 1, 3, 1), (2, 0, 0, 0, 1, 0, 0)]
     found = verdict(overview.overview(out))
     assert found[0] == (
         "bad",
         "1 acknowledged message of b1 is lost: in the board's own record, but not in the tables.",
     )
     assert headline(found) == "1 serious problem"
+    # The next batch keeps what the record told.
+    write_log(log, [[message("b1", 1, 4, 9 * SECOND)]])
+    run_on(InProcess(), log, out)
+    assert rows(out, RECONCILIATION, *names)[0] == (1, 5, 4, 1, 4, 3, 1)
 
 
 def test_a_span_of_time_and_named_boards(tmp_path: Path) -> None:
@@ -297,7 +305,7 @@ def test_the_command(tmp_path: Path) -> None:
     assert "<h2>1 thing to look at</h2>" in (out / "report.html").read_text()
     for options, text in (
         (["--tables", tmp_path / "nothing"], "is not a directory"),
-        (["--tables", tmp_path], "has no table messages"),
+        (["--tables", tmp_path], "has no table device_health"),
         (["--tables", out, "--since", "soon"], "soon: not a time such as 2026-11-22T08:00:00Z"),
         (["--tables", out, "--out", tmp_path / "no" / "page.html"], "No such file or directory"),
     ):

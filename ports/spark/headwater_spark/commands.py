@@ -168,7 +168,7 @@ def _run(args: argparse.Namespace) -> int:
         def write(result: Result, folder: Path) -> None:
             numbers.update(report.write(result, folder, args.sent))
 
-        pipeline.run(spark, logs, args.out, report=write, say=say, **chosen)
+        pipeline.run(spark, logs, args.out, report=write, sent=args.sent, say=say, **chosen)
     return show(numbers, args.out)
 
 

@@ -6,6 +6,8 @@ hours. Tasks read them, some hours each; the driver joins the results with the s
 
 from __future__ import annotations
 
+import os
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -13,12 +15,25 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.dataset as ds
 
+from headwater_spark import records
 from headwater_spark.arrow import Rows, numbers, one
 from headwater_spark.delta import Change
 from headwater_spark.engine import Engine
-from headwater_spark.health import COLUMNS, DAY_NS, HOUR_NS, changed, extent, reconcile, refresh, windows
+from headwater_spark.health import (
+    COLUMNS,
+    DAY_NS,
+    HOUR_NS,
+    RECORDED,
+    START,
+    changed,
+    extent,
+    reconcile,
+    refresh,
+    windows,
+)
 from headwater_spark.part import Job
 from headwater_spark.tables import DEVICE_HEALTH, MESSAGES, RECONCILIATION, File, Table, Writer
 
@@ -35,11 +50,16 @@ class Span(NamedTuple):
 
 
 def derive(
-    engine: Engine, job: Job, before: Mapping[str, Sequence[File]], messages: Change
+    engine: Engine,
+    job: Job,
+    before: Mapping[str, Sequence[File]],
+    messages: Change,
+    sent: Sequence[str | os.PathLike[str]] = (),
 ) -> dict[str, Change]:
     """Write the files of both tables and return the tables' changes.
 
-    `before` has the files of each table before the batch, `messages` what the batch changes in that table.
+    `before` has the files of each table before the batch, `messages` what the batch changes in that table. `sent` are
+    files with boards' own records.
     """
     gone = set(messages.remove)
     live = [file for file in before[MESSAGES.name] if file.path not in gone] + messages.add
@@ -61,7 +81,7 @@ def derive(
     dates = {str(np.datetime64(day, "D")) for day in renewed}
     kept = np.isin(numbers(after["time_ns"]) // DAY_NS, renewed)
     sums = _read(job.out, RECONCILIATION, before[RECONCILIATION.name])
-    new_sums = reconcile(sums, stored, after)
+    new_sums = reconcile(sums, stored, after, _recorded(job.out / MESSAGES.name, live, sent))
     changes = {
         DEVICE_HEALTH.name: Change(
             _write(job, DEVICE_HEALTH, after.filter(pa.array(kept))),
@@ -127,6 +147,35 @@ def _windows(folder: Path, spans: Sequence[Span], number: int) -> Any:
     files = ds.dataset([str(folder / path) for path in span.paths], schema=schema, format="parquet")
     time_ns = ds.field("time_ns")
     return windows(files.to_table(filter=(time_ns >= span.first_ns) & (time_ns < span.end_ns)))
+
+
+def _recorded(folder: Path, files: Sequence[File], sent: Sequence[str | os.PathLike[str]]) -> Any:
+    """Compare boards' own records with their messages, by start."""
+    rows: list[dict[str, Any]] = []
+    found = records.read(sent)
+    if not found:
+        return None
+    schema = pa.schema([MESSAGES.plain.field(name) for name in ("board", "boot", "seq")])
+    paths = [str(folder / file.path) for file in files]
+    chosen = ds.dataset(paths, schema=schema, format="parquet").to_table(
+        filter=ds.field("board").isin(list(found))
+    )
+    for board, record in found.items():
+        mine = chosen.filter(pc.equal(chosen["board"], board))
+        stored = set(zip(mine["boot"].to_pylist(), mine["seq"].to_pylist(), strict=True))
+        counts = {
+            name: Counter(boot for boot, _ in keys)
+            for name, keys in (
+                ("sent", record.sent),
+                ("acknowledged", record.acknowledged),
+                ("lost", record.lost(stored)),
+            )
+        }
+        rows += [
+            {"board": board, "boot": boot, **{name: count[boot] for name, count in counts.items()}}
+            for boot in counts["sent"]
+        ]
+    return pa.Table.from_pylist(rows, pa.schema([RECONCILIATION.plain.field(n) for n in (*START, *RECORDED)]))
 
 
 def _read(out: Path, table: Table, files: Sequence[File]) -> Any:

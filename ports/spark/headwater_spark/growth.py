@@ -10,6 +10,7 @@ A batch goes through these steps; after a crash, the next run goes on where the 
 
 from __future__ import annotations
 
+import os
 import secrets
 import shutil
 import time
@@ -64,6 +65,7 @@ def grow(
     max_message: int = MAX_MESSAGE,
     identity: Mapping[str, str] | Iterable[str] = (),
     decoders: Mapping[str, Callable[..., Any]] | Iterable[Decoder] = (),
+    sent: Sequence[str | os.PathLike[str]] = (),
     say: Say = lambda text: None,
 ) -> Result:
     """Add one batch to the tables in `out`: what is new in `logs`. Returns its numbers.
@@ -76,7 +78,8 @@ def grow(
 
     `logical_topics` are MQTT filters of the topics whose MQMDEs are reassembled; by default all. `max_message` is
     the maximum payload size in `logical_messages`. A message repeats only one that was received at most `horizon_ns`
-    before or after it.
+    before or after it. `sent` are files with boards' own records (`headwater_spark.records`), which the table
+    `reconciliation` compares.
 
     `identity` has sources of board, boot, seq and t (`headwater_spark.identity`), and `decoders`
     functions by topic filter (`headwater_spark.decoders`). A batch that was interrupted is completed with its own
@@ -98,7 +101,7 @@ def grow(
         delta.check(out, _ALL)
         known = _by_id(logs)
         captures = [log.location for log in known.values()]
-        run = _Run(engine, out, known, partition_bytes, batch_rows, registered(decoders), say)
+        run = _Run(engine, out, known, partition_bytes, batch_rows, registered(decoders), sent, say)
         completed = run.complete()
         last = run.batches.last()
         before = last or BatchPlan(0, f"tables-{secrets.token_hex(4)}", {}, {}, settings)
@@ -144,6 +147,7 @@ class _Run:
         partition_bytes: int,
         batch_rows: int,
         decoders: tuple[Decoder, ...],
+        sent: Sequence[str | os.PathLike[str]],
         say: Say,
     ):
         self._logs = logs
@@ -153,6 +157,7 @@ class _Run:
         self._partition_bytes = partition_bytes
         self._batch_rows = batch_rows
         self._decoders = decoders
+        self._sent = sent
         self._say = say
 
     def complete(self) -> list[int]:
@@ -253,7 +258,7 @@ class _Run:
                 for name, replaced in part.replaced.items():
                     files.changes[name].remove += replaced
             self._say("updating device_health and reconciliation")
-            files.changes |= derive(self._engine, job, before.files, files.changes[MESSAGES.name])
+            files.changes |= derive(self._engine, job, before.files, files.changes[MESSAGES.name], self._sent)
             return result, self.batches.list_files(batch.number, files)
         finally:
             shutil.rmtree(work, ignore_errors=True)

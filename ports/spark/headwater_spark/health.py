@@ -31,10 +31,11 @@ DAY_NS = 24 * HOUR_NS
 #: Number of earlier hours that `missing` and `restarted` depend on.
 LOOKBACK = 24
 
+#: The columns that name a start of a board.
+START = ("board", "boot")
 #: Columns of `reconciliation` that come from boards' own records.
 RECORDED = ("sent", "acknowledged", "lost")
 
-_START = ("board", "boot")
 _COUNTS = ("stored", "messages", "copies")
 _AGGREGATES = {name: (name, "sum") for name in _COUNTS} | {
     **{name: (name, "min") for name in ("first_ns", "first_seq")},
@@ -144,16 +145,16 @@ def reconcile(existing: Any, before: Any, after: Any, recorded: Any = None) -> A
     """
     existing = _conform(RECONCILIATION, existing)
     found = [_counts(existing, "stored", 1), _counts(before, "sequences", -1), _counts(after, "sequences", 1)]
-    table = pa.concat_tables(found).group_by(list(_START)).aggregate([*_AGGREGATES.values()])
-    table = table.rename_columns([*_START, *_AGGREGATES])
-    said = existing.select([*_START, *RECORDED]).filter(pc.is_valid(existing["sent"]))
+    table = pa.concat_tables(found).group_by(list(START)).aggregate([*_AGGREGATES.values()])
+    table = table.rename_columns([*START, *_AGGREGATES])
+    said = existing.select([*START, *RECORDED]).filter(pc.is_valid(existing["sent"]))
     said = said.set_column(0, "board", said["board"].cast(pa.string()))
     if recorded is not None:
-        replaced = recorded.select([*_START, *RECORDED]).cast(said.schema)
+        replaced = recorded.select([*START, *RECORDED]).cast(said.schema)
         said = pa.concat_tables(
-            [said.join(replaced.select(_START), list(_START), join_type="left anti"), replaced]
+            [said.join(replaced.select(START), list(START), join_type="left anti"), replaced]
         )
-    table = table.join(said, list(_START), join_type="full outer")
+    table = table.join(said, list(START), join_type="full outer")
     # A record may tell of a start of which no message is stored.
     table = table.filter(pc.or_kleene(pc.greater(table["messages"], 0), pc.is_valid(table["sent"])))
     columns = {name: table[name] for name in table.column_names}
@@ -163,7 +164,7 @@ def reconcile(existing: Any, before: Any, after: Any, recorded: Any = None) -> A
     columns["expected"] = pc.fill_null(span, 0)
     columns["missing"] = pc.subtract(columns["expected"], columns["stored"])
     result = pa.table({name: columns[name] for name in RECONCILIATION.names})
-    return _conform(RECONCILIATION, result.sort_by([(name, "ascending") for name in _START]))
+    return _conform(RECONCILIATION, result.sort_by([(name, "ascending") for name in START]))
 
 
 def _counts(table: Any, stored: str, sign: int) -> Any:

@@ -22,9 +22,8 @@ from deltalake.exceptions import TableNotFoundError
 from headwater_spark import delta
 from headwater_spark.arrow import Rows, numbers, valid
 from headwater_spark.chart import Values
-from headwater_spark.health import COLUMNS, HOUR_NS, reconcile, windows
+from headwater_spark.health import HOUR_NS
 from headwater_spark.tables import (
-    DERIVED,
     DEVICE_HEALTH,
     LOGICAL_MESSAGES,
     MESSAGES,
@@ -181,20 +180,10 @@ class Tables:
 
     def dataset(self, table: Table) -> Any:
         """Return a table as a pyarrow dataset of its current files."""
-        if table in DERIVED and not (self.out / table.name).exists():
-            return ds.dataset(self._derived(table))
         try:
             return delta.dataset(self.out, table.name)
         except TableNotFoundError as error:
             raise FileNotFoundError(f"{self.out} has no table {table.name}") from error
-
-    def _derived(self, table: Table) -> Any:
-        """Return a table that the pipeline has not written."""
-        rows = windows(self.read(MESSAGES, COLUMNS))
-        if table is DEVICE_HEALTH:
-            return rows.cast(table.plain)
-        none = [kind.arrow.empty_table() for kind in DERIVED]
-        return reconcile(none[1], none[0], rows).cast(table.plain)
 
     def read(self, table: Table, columns: Sequence[str], where: Any = None) -> Any:
         """Return columns of the rows that match."""

@@ -17,9 +17,10 @@ import numpy as np
 import pyarrow.compute as pc
 
 from headwater_host.capture.format import PROTOCOLS
-from headwater_spark import arrow, delta, page
+from headwater_spark import arrow, delta, page, records
 from headwater_spark.buckets import KINDS
 from headwater_spark.overview import NO_BOARD, Options, overview
+from headwater_spark.records import Record
 from headwater_spark.stats import Stat, Stats, percentile
 from headwater_spark.verdict import Finding, verdict
 
@@ -140,44 +141,21 @@ def summary(result: Result) -> dict[str, Any]:
 def compare(messages: str | os.PathLike[str], sent: Iterable[str | os.PathLike[str]]) -> list[Compared]:
     """Compare each board's own record with the table in the directory `messages`.
 
-    `sent` are files with one JSON object per line: `board`, `boot`, `seq` and `qos`. With `"acknowledged": false`
-    the message was published, otherwise it was acknowledged. Other lines are ignored, because a power cut may
-    truncate one.
+    `sent` are files of the form that `headwater_spark.records` describes.
     """
-    handed_in: dict[str, set[tuple[int, int]]] = defaultdict(set)
-    acknowledged: dict[str, dict[tuple[int, int], int]] = defaultdict(dict)
-    for path in sent:
-        for row in _lines(Path(path)):
-            key = (row["boot"], row["seq"])
-            handed_in[row["board"]].add(key)
-            if row.get("acknowledged", True):
-                acknowledged[row["board"]][key] = row["qos"]
+    found = records.read(sent)
     columns = ["board", "boot", "seq", "copies", "time_ns", "sent_ns"]
     folder = Path(messages)
     table = delta.dataset(folder.parent, folder.name).to_table(columns=columns)
     table = table.filter(pc.is_valid(table["board"]))
-    boards = sorted(handed_in.keys() | set(pc.unique(table["board"]).to_pylist()))
+    boards = sorted(found.keys() | set(pc.unique(table["board"]).to_pylist()))
     return [
-        _compare(board, handed_in[board], acknowledged[board], table.filter(pc.equal(table["board"], board)))
+        _compare(board, found.get(board, Record()), table.filter(pc.equal(table["board"], board)))
         for board in boards
     ]
 
 
-def _lines(path: Path) -> Iterable[dict[str, Any]]:
-    for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
-        try:
-            row = json.loads(line)
-            if isinstance(row["board"], str) and all(
-                isinstance(row[name], int) for name in ("boot", "seq", "qos")
-            ):
-                yield row
-        except (ValueError, TypeError, KeyError):
-            continue
-
-
-def _compare(
-    board: str, sent: set[tuple[int, int]], acknowledged: dict[tuple[int, int], int], rows: Any
-) -> Compared:
+def _compare(board: str, record: Record, rows: Any) -> Compared:
     keys = set(zip(rows["boot"].to_pylist(), rows["seq"].to_pylist(), strict=True))
     timed = rows.filter(pc.is_valid(rows["sent_ns"]))
     latencies = np.sort((arrow.numbers(timed["time_ns"]) - arrow.numbers(timed["sent_ns"])) / 1e6)
@@ -187,12 +165,12 @@ def _compare(
 
     return Compared(
         board=board,
-        sent=len(sent),
-        acknowledged=len(acknowledged),
+        sent=len(record.sent),
+        acknowledged=len(record.acknowledged),
         stored=len(keys),
         duplicates_removed=int(arrow.numbers(rows["copies"]).sum()) - rows.num_rows,
         duplicates_left=rows.num_rows - len(keys),
-        lost=sum(1 for key, qos in acknowledged.items() if qos and key not in keys),
+        lost=len(record.lost(keys)),
         p50_ms=at(50),
         p99_ms=at(99),
     )
