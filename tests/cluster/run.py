@@ -18,6 +18,7 @@ from contextlib import ExitStack
 from datetime import datetime, timezone
 from pathlib import Path
 
+from headwater_host.hub.storage import Store
 from tests.cluster import faults, observer
 from tests.cluster.mutants import CONTROL, MUTANTS
 from tests.cluster.proxy import Network
@@ -54,6 +55,22 @@ class ObservedCluster(Cluster):
         await self._examine()
 
 
+async def store_messages(url: str, count: int) -> None:
+    """Store so many messages of 100 bytes, in ten topics."""
+    store = Store.open(url)
+    try:
+        for n in range(10):
+            store.register(f"stored/{n}")
+        for n in range(count):
+            store.publish(f"stored/{n % 10}", b"stored %d" % n, 1, bytes(100), time_ns=store.age.now())
+            if n % 5000 == 0:
+                done = asyncio.Event()
+                store.after(done.set)
+                await done.wait()
+    finally:
+        await store.close()
+
+
 def run(
     operations: int,
     seed: int,
@@ -65,10 +82,12 @@ def run(
     lease: float = LEASE,
     patience: float = 120.0,
     until_wrong: bool = False,
+    stored: int = 0,
     keep: Path | None = None,
     tell: Callable[[str], object] = lambda text: None,
 ) -> Cluster:
-    """Return a history of about so many operations, with these faults spread over it."""
+    """Return a history of about so many operations, with these faults spread over it, in a cluster that has ``stored``
+    messages already."""
 
     async def main(directory: Path, network: Network, servers: list[PostgreSql]) -> Cluster:
         cluster = ObservedCluster(
@@ -76,6 +95,8 @@ def run(
         )
         cluster.examines = until_wrong
         cluster.tell = tell
+        if stored:
+            await store_messages(servers[0].url(), stored)
         if standby:
             primary, second = servers
             through = cluster.replication[primary.port].port
@@ -146,6 +167,7 @@ def main() -> int:
     parser.add_argument("--failovers", type=int, default=20, help="how often PostgreSQL's primary is lost")
     parser.add_argument("--others", type=int, default=5, help="how often each other fault is injected")
     parser.add_argument("--only", action="append", help="inject only this fault; repeatable")
+    parser.add_argument("--stored", type=int, default=0, help="messages that are stored before")
     parser.add_argument("--hubs", type=int, default=3)
     parser.add_argument("--no-standby", action="store_true", help="PostgreSQL without a standby")
     parser.add_argument("--mutant", choices=list(MUTANTS), default="", help="a defect of the hubs")
@@ -170,6 +192,7 @@ def main() -> int:
         hubs=args.hubs,
         mutant=args.mutant,
         until_wrong=bool(args.mutant),
+        stored=args.stored,
         keep=args.keep,
         tell=_tell,
     )
