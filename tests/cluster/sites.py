@@ -252,11 +252,12 @@ async def promote_on_both_sides(world: Sites) -> None:
             proxy.isolate()
     await old.kill()
     await asyncio.gather(world.refuses(alone, b"must be fenced"), world.promote(others[0]))
-    await world.recovered()
+    # One slave of the new leader is left, and two have to confirm.
     for other in others:
         for proxy in (alone.links[other.name], other.links[alone.name]):
             proxy.heal()
             proxy.cut()
+    await world.recovered()
     await world.rejoin(old)
 
 
