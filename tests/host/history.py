@@ -65,6 +65,7 @@ class Checker:
         self.again: Counter[str] = Counter()
         self._sent: set[tuple[int, int]] = set()
         self._acked: set[tuple[int, int]] = set()
+        self._missing: dict[str, set[tuple[int, int]]] = {GROUP: set(), SESSION: set(), AUDIT: set()}
         self._got: dict[str, set[tuple[int, int]]] = defaultdict(set)
         self._done: dict[str, set[tuple[int, int]]] = defaultdict(set)
         self._last: dict[tuple[str, int], int] = {}
@@ -84,7 +85,7 @@ class Checker:
 
     def missing(self, who: str) -> set[tuple[int, int]]:
         """What was acknowledged to its publisher and has not come yet."""
-        return self._acked - self._got[who]
+        return self._missing[who]
 
     def unpublished(self) -> set[int]:
         """Wills of lost clients that have not come yet."""
@@ -97,6 +98,9 @@ class Checker:
 
     def _on_acked(self, publisher: int, n: int) -> None:
         self._acked.add((publisher, n))
+        for who, missing in self._missing.items():
+            if (publisher, n) not in self._got[who]:
+                missing.add((publisher, n))
         self._lost_push((publisher, n))
 
     def _on_got(self, who: str, publisher: int, n: int, qos: int) -> None:
@@ -107,6 +111,7 @@ class Checker:
             self._got_again(who, message, qos)
             return
         self._got[who].add(message)
+        self._missing[who].discard(message)
         last = self._last.get((who, publisher), -1)
         if n < last:
             self.wrong.append(f"reordered: {who} gets {message} for the first time behind {last}")

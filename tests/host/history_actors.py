@@ -20,6 +20,8 @@ from tests.host.hub_client import Got, Peer, new_id
 
 #: Messages that a publisher has unanswered, and a consumer unacknowledged.
 WINDOW = 16
+#: Messages that a publisher sends before the group and the session get one of them.
+BEHIND_MOST = 2 * WINDOW
 #: Connections of publishers are cut at every byte up to this one, in either direction; then at random.
 EVERY_BYTE = 600
 #: What ends a connection.
@@ -93,8 +95,8 @@ class World:
         #: Operations without those of calls, which never end.
         self.advanced = 0
         self.cuts = cuts(self.chance)
-        #: By publisher, how far the group is.
-        self.reached: dict[int, int] = {}
+        #: By publisher, how far the group and the session are.
+        self.reached: dict[str, dict[int, int]] = {GROUP: {}, SESSION: {}}
         self.events: list[Event] = []
         self.checker = Checker()
         self._hub: Running | None = None
@@ -109,6 +111,11 @@ class World:
         self.advanced += event[0] not in _INFERRED | _ENDLESS
         self.events.append(event)
         self.checker.see(event)
+
+    def reach(self, who: str, publisher: int, n: int) -> None:
+        """Note how far the group or the session is."""
+        reached = self.reached[who]
+        reached[publisher] = max(n + 1, reached.get(publisher, 0))
 
     # -- the hub -----------------------------------------------------------------------------------------------------
 
@@ -204,9 +211,12 @@ class Publisher:
 
     @property
     def _may_send(self) -> bool:
-        """Those who get the messages are not to be far behind: then what they acknowledge is among what is written."""
-        ahead = self._next - self._world.reached.get(self._number, 0)
-        return self._next < self._world.messages and len(self._unanswered) < WINDOW and ahead < 2 * WINDOW
+        """Those who get the messages are not to be far behind: then what they acknowledge is among what is written, and
+        a session that is continued does not get very many messages again."""
+        behind = [self._next - reached.get(self._number, 0) for reached in self._world.reached.values()]
+        return (
+            self._next < self._world.messages and len(self._unanswered) < WINDOW and max(behind) < BEHIND_MOST
+        )
 
     async def run(self) -> None:
         while self._busy:
@@ -307,7 +317,7 @@ async def consume(world: World, number: int) -> None:
                 if not acknowledged.answered(got):
                     publisher, n = message_of(got)
                     world.see("got", GROUP, publisher, n, 1)
-                    world.reached[publisher] = max(n + 1, world.reached.get(publisher, 0))
+                    world.reach(GROUP, publisher, n)
                     taken.append(got)
                     left -= 1
                 # What is kept back must not be what the hub waits for.
@@ -348,7 +358,9 @@ async def subscribe(world: World) -> None:
                     continue
                 qos = got.flags >> 1 & 3
                 if got.id not in held:
-                    world.see("got", SESSION, *message_of(got), qos)
+                    publisher, n = message_of(got)
+                    world.see("got", SESSION, publisher, n, qos)
+                    world.reach(SESSION, publisher, n)
                 if qos == 2:
                     held.add(got.id)
                 if chance.random() < 0.02:
