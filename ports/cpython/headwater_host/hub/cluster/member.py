@@ -31,6 +31,7 @@ from headwater_host.hub.storage import Store
 from headwater_host.hub.storage.contract import Engine
 from headwater_host.hub.storage.copy import copy_to_file
 from headwater_host.hub.storage.store import open_engine
+from headwater_host.hub.waiting import within
 from headwater_host.hub.wills import SlaveIds
 
 #: Seconds between looks at the lease and at the leader's changes.
@@ -166,7 +167,7 @@ class Member(Leadership):
     async def _govern(self) -> None:
         while True:
             with contextlib.suppress(asyncio.TimeoutError):
-                await asyncio.wait_for(self._changed.wait(), LOOK)
+                await within(LOOK, self._changed.wait())
             self._changed.clear()
             try:
                 await self._look()

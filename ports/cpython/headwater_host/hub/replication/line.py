@@ -20,6 +20,7 @@ from headwater_host.fmq.values import encode
 from headwater_host.hub import frames, requests
 from headwater_host.hub.errors import StorageError
 from headwater_host.hub.replication.wire import CHANGES
+from headwater_host.hub.waiting import within
 
 #: Client ids of slaves begin with this; the name of the hub follows. They have no session and no process number.
 SLAVE = "$slave/"
@@ -89,6 +90,7 @@ class Line(asyncio.Protocol):
         """Log in."""
         assert isinstance(transport, asyncio.Transport)
         self._transport = transport
+        self._heard = time.monotonic()
         user, password = self._login or (None, None)
         self._asked = self._id(spec.AUTH)
         values = (SLAVE + self._name, user, password, int(SILENCE), True)
@@ -168,7 +170,7 @@ class Line(asyncio.Protocol):
         """Wait for its end; end it when the other hub is silent."""
         while not self.ended.is_set():
             with contextlib.suppress(asyncio.TimeoutError):
-                await asyncio.wait_for(self.ended.wait(), PING)
+                await within(PING, self.ended.wait())
             if time.monotonic() - self._heard > SILENCE:
                 self.close(f"the other hub has been silent for {SILENCE:.0f} s")
             self._write(frames.bare(spec.PINGREQ, self._id(spec.PINGREQ)))
@@ -178,12 +180,12 @@ async def connect(make: Callable[[], Line], at: str, tls: ssl.SSLContext | None)
     """Connect to HOST:PORT, and return the connection when it has ended. Raises OSError."""
     host, _, port = at.rpartition(":")
     loop = asyncio.get_running_loop()
-    connecting = loop.create_connection(make, host.strip("[]"), int(port), ssl=tls)
+    line = make()
     try:
-        _, line = await asyncio.wait_for(connecting, CONNECT)
-    except asyncio.TimeoutError:
-        raise OSError(f"no connection to {at} within {CONNECT:.0f} s") from None
-    try:
+        try:
+            await within(CONNECT, loop.create_connection(lambda: line, host.strip("[]"), int(port), ssl=tls))
+        except asyncio.TimeoutError:
+            raise OSError(f"no connection to {at} within {CONNECT:.0f} s") from None
         await line.watch()
     finally:
         line.close("this hub ends the connection")

@@ -1,0 +1,47 @@
+"""A limited wait whose task is cancelled at any moment."""
+
+import asyncio
+import contextlib
+
+import pytest
+
+from headwater_host.hub.waiting import within
+
+
+@pytest.mark.parametrize("turns", range(6))
+async def test_a_cancellation_is_not_lost_when_the_work_has_just_finished(turns: int) -> None:
+    event = asyncio.Event()
+    rounds = 0
+
+    async def again_and_again() -> None:
+        nonlocal rounds
+        while True:
+            with contextlib.suppress(asyncio.TimeoutError):
+                await within(60, event.wait())
+            event.clear()
+            rounds += 1
+
+    task = asyncio.ensure_future(again_and_again())
+    for _ in range(5):
+        await asyncio.sleep(0)
+    event.set()
+    for _ in range(turns):
+        await asyncio.sleep(0)
+    task.cancel()
+    done, _ = await asyncio.wait({task}, timeout=60)
+    assert done, f"it goes on after {rounds} rounds"
+    assert task.cancelled()
+
+
+async def test_the_time_and_the_result() -> None:
+    assert await within(60, asyncio.sleep(0, "x")) == "x"
+    endless = asyncio.ensure_future(asyncio.sleep(60))
+    with pytest.raises(asyncio.TimeoutError):
+        await within(0.01, endless)
+    assert endless.cancelled()
+    with pytest.raises(ZeroDivisionError):
+        await within(60, _fails())
+
+
+async def _fails() -> None:
+    raise ZeroDivisionError
