@@ -45,14 +45,22 @@ def check_whole(store: Store, slave: SlaveHub) -> None:
 
 
 async def run(
-    folder: Path, seed: int, changes: int, patience: float = PATIENCE_S, place: Place | None = None
+    folder: Path,
+    seed: int,
+    changes: int,
+    kept: int = 500,
+    patience: float = PATIENCE_S,
+    place: Place | None = None,
 ) -> dict[str, float]:
-    """Make changes while a slave follows over connections that are cut; return what happened. ``place``: the leader's
-    storage, otherwise a file."""
+    """Make changes while a slave follows over connections that are cut; return what happened.
+
+    ``kept``: the changes that the leader keeps. After a long absence the slave needs a snapshot. ``place``: the
+    leader's storage, otherwise a file.
+    """
     chance = random.Random(seed)
+    folder.mkdir(exist_ok=True)
     path = place or folder / "leader.db"
-    # Few changes are kept, so that a long absence needs a snapshot.
-    limits = Limits(changes=500, ids=5_000, topic_messages=2_000, tries=3, full="drop")
+    limits = Limits(changes=kept, ids=5_000, topic_messages=2_000, tries=3, full="drop")
     leader = Store.open(path, limits)
     slaves = leader_of(leader, path, "b")
     slave = SlaveHub(folder / "slave.db", limits=limits)
