@@ -1,6 +1,6 @@
 """Several hubs under faults: a short history, and what the observer of their database finds.
 
-More of it: ``python -m tests.cluster.run``.
+More of it: ``python -m tests.cluster.run``, and with defects ``python -m tests.cluster.run --mutants``.
 """
 
 import pytest
@@ -26,6 +26,12 @@ def test_nothing_is_lost_when_the_leader_is_killed_or_loses_replies() -> None:
 def test_a_hub_that_does_not_wait_for_the_standby_is_found() -> None:
     # What the standby does not have is gone: messages, or that they were delivered.
     assert run.find("does not wait for the standby", 5).partition(":")[0] in ("lost", "doubled", "undone")
+
+
+@pytest.mark.needs_postgresql
+@pytest.mark.parametrize("name", ["takes a lost reply for success", "writes without a fence"])
+def test_a_defect_is_found(name: str) -> None:
+    assert run.find(name, 1)
 
 
 def turn(epoch: int, number: int, writer: int | None) -> Observed:

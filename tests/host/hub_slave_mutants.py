@@ -13,7 +13,7 @@ import random
 import sys
 import tempfile
 import time
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from functools import partial
 from itertools import chain, combinations
 from pathlib import Path
@@ -35,6 +35,7 @@ from tests.host.hub_slave import Pipe, SlaveHub, leader_of
 from tests.host.hub_storage import put
 from tests.waiting import until
 
+Scenario = Callable[[Path], Coroutine[Any, Any, None]]
 #: Seconds in which a scenario that does not end has failed.
 PATIENCE = 20.0
 
@@ -283,12 +284,12 @@ def _everything(before: Any) -> Any:
 class Mutant(NamedTuple):
     """One defect: what ``make`` makes of a function replaces it. ``scenario`` finds that."""
 
-    scenario: Callable[[Path], Awaitable[None]]
+    scenario: Scenario
     #: Owner and name of each function, and what makes its replacement.
     changes: tuple[tuple[Any, str, Callable[[Any], Any]], ...]
 
 
-def _mutant(scenario: Callable[[Path], Awaitable[None]], *change: Any) -> Mutant:
+def _mutant(scenario: Scenario, *change: Any) -> Mutant:
     return Mutant(scenario, tuple(zip(change[::3], change[1::3], change[2::3], strict=True)))
 
 
@@ -339,15 +340,11 @@ def find(name: str) -> str:
         return run(mutant.scenario)
 
 
-def run(scenario: Callable[[Path], Awaitable[None]]) -> str:
+def run(scenario: Scenario) -> str:
     """Return what fails in a scenario, "" if nothing."""
-
-    async def main(folder: Path) -> None:
-        await scenario(folder)
-
     with tempfile.TemporaryDirectory() as folder:
         try:
-            asyncio.run(main(Path(folder)))
+            asyncio.run(scenario(Path(folder)))
         except (AssertionError, StorageError) as error:
             return str(error).partition("\n")[0] or "an assertion fails"
     return ""
@@ -356,18 +353,14 @@ def run(scenario: Callable[[Path], Awaitable[None]]) -> str:
 def main() -> int:
     """The command."""
     argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0]).parse_args()
+    work = [("no defect, " + one.__name__, partial(run, one), False) for one in SCENARIOS]
+    work += [(name, partial(find, name), True) for name in MUTANTS]
     mistakes = 0
-    for scenario in SCENARIOS:
+    for name, look, wanted in work:
         began = time.monotonic()
-        found = run(scenario)
-        mistakes += bool(found)
-        name = getattr(scenario, "__name__", "")
-        print(f"no defect, {name}: {found or 'nothing found'} ({time.monotonic() - began:.0f} s)", flush=True)
-    for name in MUTANTS:
-        began = time.monotonic()
-        found = find(name)
-        mistakes += not found
-        print(f"{name}: {found or 'nothing found'} ({time.monotonic() - began:.0f} s)", flush=True)
+        found = look()
+        mistakes += bool(found) != wanted
+        print(f"{name}: {found or 'nothing found'} ({time.monotonic() - began:.1f} s)", flush=True)
     return 1 if mistakes else 0
 
 

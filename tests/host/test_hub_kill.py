@@ -85,6 +85,7 @@ def test_what_may_be(events: list[Event]) -> None:
         ([*SENT, *got("session", 0, 0, qos=2)], ["doubled"]),
         ([*SENT, *got("group", 1, 0)], ["reordered"]),
         ([*SENT, *got("audit", 0, 2, 3, 1)], ["reordered"]),
+        ([*SENT, *ACKED, *got("group", 0, 3)], ["lost", "lost"]),
         (got("group", 0), ["invented"]),
         ([*SENT, *got("group", 0), *END], ["undone"]),
         ([*SENT, ("pushed", 1, 0, 1), *END], ["undone"]),

@@ -38,7 +38,8 @@ async def equal(store: Store, slave: SlaveHub) -> None:
 
 
 def check_whole(store: Store, slave: SlaveHub) -> None:
-    """What the slave has on disk ends where a transaction of the leader ends."""
+    """What the slave has on disk ends where a transaction of the leader ends, and it can write more."""
+    assert slave.store.error is None, slave.store.error
     seq = slave.store.durable
     if seq > store.followed:
         assert store._engine.turn_after(seq) == seq, f"half a transaction: the slave ends with change {seq}"
@@ -92,6 +93,7 @@ async def run(
     while slave.store.durable < leader.seq:
         pipe = Pipe(slaves, slave.follower)
         while pipe.is_open and not slave.is_due and slave.store.durable < leader.seq:
+            check_whole(leader, slave)
             assert time.monotonic() < deadline, f"the slave stays at {slave.store.durable} of {leader.seq}"
             await asyncio.sleep(0.001)
         assert not pipe.refused, pipe.refused
