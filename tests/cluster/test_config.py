@@ -78,3 +78,48 @@ def test_a_wrong_option_says_what_is_wrong(arguments: list[str], says: bytes) ->
     done = headwater_here("hub", *arguments)
     assert done.returncode == 2
     assert says in done.stderr
+
+
+REPLICATION = """
+[replication]
+name = "a"
+leader = "a"
+{sync}
+[[hub]]
+name = "a"
+address = "h:1"
+[[hub]]
+name = "c"
+address = "h:3"
+"""
+
+
+def test_a_cluster_with_slaves(tmp_path: Path) -> None:
+    found = load(
+        write(tmp_path, URL + '[cluster]\nadvertise = "h:1"\n' + REPLICATION.format(sync="sync = 0"))
+    )
+    assert found.cluster is not None
+    assert found.replication is not None
+    assert (found.replication.slaves, found.replication.need) == (("c",), 0)
+    site = load(write(tmp_path, REPLICATION.format(sync="")))
+    assert with_options(site, tmp_path / "other.db", {}).storage == tmp_path / "other.db"
+    with pytest.raises(ConfigError, match=r"with storage in PostgreSQL needs \[cluster\]"):
+        with_options(site, "postgresql://db/hub", {})
+    with pytest.raises(ConfigError, match=r"confirm nothing: set 'sync' in \[replication\] to 0"):
+        with_options(site, "postgresql://db/hub", {"advertise": "h:1"})
+    with pytest.raises(ConfigError, match="a cluster needs storage in PostgreSQL"):
+        with_options(found, tmp_path / "other.db", {})
+
+
+@pytest.mark.parametrize(
+    "text, says",
+    [
+        (URL + '[cluster]\nadvertise = "h:1"\n' + REPLICATION.format(sync=""), "confirm nothing: set 'sync'"),
+        (URL + '[cluster]\nadvertise = "h:1"\n' + REPLICATION.format(sync="sync = 1"), "confirm nothing"),
+        (URL + REPLICATION.format(sync="sync = 0"), "needs [cluster]"),
+    ],
+)
+def test_mistakes_of_a_cluster_with_slaves(tmp_path: Path, text: str, says: str) -> None:
+    with pytest.raises(ConfigError) as mistake:
+        load(write(tmp_path, text))
+    assert says in str(mistake.value)

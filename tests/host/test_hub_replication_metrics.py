@@ -26,6 +26,7 @@ async def test_they_say_how_far_the_slaves_are(tmp_path: Path) -> None:
         await until(lambda: value(hubs, "a", "unconfirmed_changes") > 0)
         assert "1 of the 2 slaves that confirm are not connected" in hubs["a"].health()
         assert value(hubs, "a", "sync_missing") == 1
+        assert (await hubs.call("a"))["problem"] == hubs["a"].health()
         assert value(hubs, "a", 'slave_connected{slave="b"}') == 1
         assert value(hubs, "a", 'slave_connected{slave="c"}') == 0
         assert value(hubs, "a", 'slave_position{slave="b"}') == hubs["a"].store.durable

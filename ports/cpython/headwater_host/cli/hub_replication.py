@@ -173,7 +173,7 @@ async def _ask(replication: ReplicationConfig, name: str, **asked: Any) -> dict[
 
 
 def status(replication: ReplicationConfig, *, as_json: bool) -> int:
-    """Print what a running hub says of itself; return the exit code, 1 when it neither leads nor follows."""
+    """Print what a running hub says of itself; return the exit code, 1 when there is a problem."""
     try:
         found = asyncio.run(_ask(replication, replication.name))
     except ClientError as error:
@@ -183,10 +183,9 @@ def status(replication: ReplicationConfig, *, as_json: bool) -> int:
     else:
         # The history is long, and for programs.
         for name, value in found.items():
-            if name != "lineage":
+            if name != "lineage" and value != "":
                 print(f"{name}: {value}")
-    works = found["role"] == "leader" or (found["role"] == "slave" and found["connected"])
-    return OK if works else FAILED
+    return FAILED if found["problem"] else OK
 
 
 def _promote(args: argparse.Namespace) -> int:

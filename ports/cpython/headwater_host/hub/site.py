@@ -364,6 +364,7 @@ class Site:
             known["lag"] = follower.lag
             known["lag_seconds"] = round(follower.lag_seconds, 1)
             known["connected"] = self.is_following
+        known["problem"] = self.health()
         return known
 
     def _fence(self, epoch: int, ident: str) -> None:
