@@ -109,7 +109,7 @@ class InProcess:
 
     slots = 1
 
-    def run(self, numbers: Sequence[int], work: Work[T]) -> list[T]:
+    def run(self, numbers: Sequence[int], work: Work[T], step: object = None) -> list[T]:
         work = pickle.loads(pickle.dumps(work))
         return [pickle.loads(pickle.dumps(work(number))) for number in numbers]
 

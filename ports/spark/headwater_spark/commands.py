@@ -164,11 +164,14 @@ def _run(args: argparse.Namespace) -> int:
     numbers: dict[str, Any] = {}
     with started(args) as spark:
         from headwater_spark import pipeline, report
+        from headwater_spark.progress import Display
 
         def write(result: Result, folder: Path) -> None:
             numbers.update(report.write(result, folder, args.sent))
 
-        pipeline.run(spark, logs, args.out, report=write, sent=args.sent, say=say, **chosen)
+        pipeline.run(
+            spark, logs, args.out, report=write, sent=args.sent, say=say, display=Display(), **chosen
+        )
     return show(numbers, args.out)
 
 

@@ -35,6 +35,7 @@ from headwater_spark.health import (
     windows,
 )
 from headwater_spark.part import Job
+from headwater_spark.progress import Step
 from headwater_spark.tables import DEVICE_HEALTH, MESSAGES, RECONCILIATION, File, Table, Writer
 
 # Approximate number of messages that a task reads.
@@ -69,7 +70,8 @@ def derive(
     if not len(touched):
         return {}
     spans = divide(touched, live, 2 * engine.slots)
-    found = engine.run(range(len(spans)), partial(_windows, job.out / MESSAGES.name, spans))
+    step = Step("updating device_health")
+    found = engine.run(range(len(spans)), partial(_windows, job.out / MESSAGES.name, spans), step)
     rows = pa.concat_tables([table.cast(DEVICE_HEALTH.plain) for table in found])
     first_ns, end_ns = extent(touched)
     # Whole days, because a changed day's files are replaced.

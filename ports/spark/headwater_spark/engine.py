@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 import pickle
+import secrets
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import pyarrow as pa
 
 from headwater_spark.part import Part
+from headwater_spark.progress import Display, Step
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+_STEP = Step("working")
+_GROUP = "spark.jobGroup.id"
 
 #: The result of a task.
 T = TypeVar("T")
@@ -31,8 +38,8 @@ class Engine(Protocol):
         """Return how many tasks run at a time."""
         ...
 
-    def run(self, numbers: Sequence[int], work: Work[T]) -> list[T]:
-        """Call `work` once for each number. A failed task may be called again."""
+    def run(self, numbers: Sequence[int], work: Work[T], step: Step = _STEP) -> list[T]:
+        """Call `work` once for each number. A failed task may be called again. `step` names the work for a display."""
         ...
 
     def settle(self, folder: Path, tasks: int, first: int, settle: Settle) -> list[Part]:
@@ -47,16 +54,48 @@ class Engine(Protocol):
 class SparkEngine:
     """Run the work in Spark."""
 
-    def __init__(self, spark: SparkSession):
+    def __init__(self, spark: SparkSession, display: Display | None = None):
+        """Run on `spark`, and show the steps on `display`."""
         self._spark = spark
+        self._display = display
         self.slots = spark.sparkContext.defaultParallelism
 
-    def run(self, numbers: Sequence[int], work: Work[T]) -> list[T]:
+    def run(self, numbers: Sequence[int], work: Work[T], step: Step = _STEP) -> list[T]:
         """Run one task per part."""
         if not numbers:
             return []
         # Workers of mapInArrow import pandas, which takes seconds on a small machine.
-        return self._spark.sparkContext.parallelize(numbers, len(numbers)).map(work).collect()
+        tasks = self._spark.sparkContext.parallelize(numbers, len(numbers)).map(work)
+        if self._display is None:
+            return tasks.collect()
+        with self._group() as group, self._display.step(step, partial(self._share, group, len(numbers))):
+            return tasks.collect()
+
+    @contextmanager
+    def _group(self) -> Iterator[str]:
+        """Give this thread's jobs a group, by which they are found. A streaming query has one already."""
+        context = self._spark.sparkContext
+        group = context.getLocalProperty(_GROUP)
+        if group is not None:
+            yield group
+            return
+        group = f"headwater-{secrets.token_hex(4)}"
+        context.setLocalProperty(_GROUP, group)
+        try:
+            yield group
+        finally:
+            context.setLocalProperty(_GROUP, None)  # type: ignore[arg-type]  # None removes it
+
+    def _share(self, group: str, tasks: int) -> float:
+        """Return the share of the running job's tasks that are completed."""
+        tracker = self._spark.sparkContext.statusTracker()
+        done = 0
+        for number in tracker.getJobIdsForGroup(group):
+            job = tracker.getJobInfo(number)
+            if job is not None and job.status == "RUNNING":
+                stages = [tracker.getStageInfo(stage) for stage in job.stageIds]
+                done += sum(stage.numCompletedTasks for stage in stages if stage is not None)
+        return done / tasks
 
     def settle(self, folder: Path, tasks: int, first: int, settle: Settle) -> list[Part]:
         """Let Spark shuffle the rows by `meet`."""

@@ -248,7 +248,7 @@ class _Run:
         )
         try:
             before = self._before(batch.number)
-            done = process(self._engine, job, (log.first_ns, log.last_ns), before, self._say)
+            done = process(self._engine, job, (log.first_ns, log.last_ns), before, self._say, log.records)
             result.again, result.candidates = done.again, done.candidates
             result.collect(done.parts)
             files = BatchFiles({table.name: Change() for table in TABLES}, asdict(before.known))

@@ -23,6 +23,7 @@ from headwater_spark import delta
 from headwater_spark.arrow import Rows, numbers, valid
 from headwater_spark.chart import Values
 from headwater_spark.health import HOUR_NS
+from headwater_spark.progress import Display, Step
 from headwater_spark.tables import (
     DEVICE_HEALTH,
     LOGICAL_MESSAGES,
@@ -173,10 +174,11 @@ class Overview:
 
 
 class Tables:
-    """Read tables of a directory, some rows at a time."""
+    """Read tables of a directory, some rows at a time. `display` shows what takes long."""
 
-    def __init__(self, out: Path):
+    def __init__(self, out: Path, display: Display | None = None):
         self.out = out
+        self._display = display
 
     def dataset(self, table: Table) -> Any:
         """Return a table as a pyarrow dataset of its current files."""
@@ -191,7 +193,16 @@ class Tables:
 
     def batches(self, table: Table, columns: Sequence[str], where: Any = None) -> Iterator[Any]:
         """Yield record batches with columns of the rows that match."""
-        return iter(self.dataset(table).to_batches(columns=list(columns), filter=where, batch_readahead=2))
+        found = self.dataset(table)
+        rows = found.to_batches(columns=list(columns), filter=where, batch_readahead=2)
+        if self._display is None:
+            yield from rows
+            return
+        step, seen = Step(f"reading {table.name}", found.count_rows(filter=where)), 0
+        with self._display.step(step, lambda: seen / max(1, step.rows)):
+            for batch in rows:
+                yield batch
+                seen += batch.num_rows
 
 
 def within(column: str, first_ns: int, last_ns: int) -> Any:
@@ -199,13 +210,13 @@ def within(column: str, first_ns: int, last_ns: int) -> Any:
     return (ds.field(column) >= first_ns) & (ds.field(column) <= last_ns)
 
 
-def overview(out: Path, options: Options | None = None) -> Overview:
-    """Summarize the tables in `out`.
+def overview(out: Path, options: Options | None = None, display: Display | None = None) -> Overview:
+    """Summarize the tables in `out`; `display` shows what takes long.
 
     Raises FileNotFoundError when a table does not exist.
     """
     options = options or Options()
-    tables = Tables(out)
+    tables = Tables(out, display)
     found = tables.read(DEVICE_HEALTH, DEVICE_HEALTH.names).cast(DEVICE_HEALTH.plain)
     end = int(pc.max(found["last_ns"]).as_py() or 0)
     last_ns = end if options.until_ns is None else options.until_ns - 1

@@ -22,6 +22,7 @@ from headwater_spark.candidates import CANDIDATES, Aside, settle_candidates
 from headwater_spark.engine import Engine
 from headwater_spark.known import Entry, Known, merge_runs
 from headwater_spark.part import Job, Part
+from headwater_spark.progress import Step
 from headwater_spark.segments import Hashes
 from headwater_spark.stored import Edit, edit, find_copies, find_segments
 from headwater_spark.tables import FRAMES, LOGICAL_MESSAGES, MESSAGES, TELEMETRY, File
@@ -53,17 +54,22 @@ class Done:
     candidates: int
 
 
-def process(engine: Engine, job: Job, span: tuple[int, int], before: Before, say: Say) -> Done:
-    """Run a job's tasks. `span` has the least and greatest receive time of its records.
+def process(
+    engine: Engine, job: Job, span: tuple[int, int], before: Before, say: Say, records: int = 0
+) -> Done:
+    """Run a job's tasks. `span` has the least and greatest receive time of its records, `records` their number.
 
     Updates `before.known` to what is known after the batch.
     """
-    return _Batch(engine, job, span, before, say).process()
+    return _Batch(engine, job, span, before, say, records).process()
 
 
 class _Batch:
-    def __init__(self, engine: Engine, job: Job, span: tuple[int, int], before: Before, say: Say):
+    def __init__(
+        self, engine: Engine, job: Job, span: tuple[int, int], before: Before, say: Say, records: int
+    ):
         self._engine = engine
+        self._records = records
         self._job = job
         self._span = span
         self._near = span[0] - job.horizon_ns, span[1] + job.horizon_ns
@@ -74,7 +80,9 @@ class _Batch:
     def process(self) -> Done:
         engine, job, known = self._engine, self._job, self._before.known
         numbers = range(len(job.partitions))
-        self._parts = {part.number: part for part in engine.run(numbers, partial(run_part, job))}
+        size = sum(one.end - one.start for ranges in job.partitions for one in ranges)
+        step = Step("reading", self._records, size)
+        self._parts = {part.number: part for part in engine.run(numbers, partial(run_part, job), step)}
         runs = merge_runs(part.runs for part in self._parts.values())
         hashes = set().union(*(part.hashes for part in self._parts.values()))
         names = set().union(*(part.names for part in self._parts.values()))
@@ -90,11 +98,13 @@ class _Batch:
         count = sum(part.segments for part in (*found, *segments))
         if count:
             self._say(f"{count} messages have an MQMDE: reassembling them")
-            found += engine.run(range(job.logical.buckets), partial(reassemble, job))
+            found += engine.run(
+                range(job.logical.buckets), partial(reassemble, job), Step("reassembling", count)
+            )
         edits = self._edits(
             settled, goes_on, {text: renamed[text] for text in renamed.keys() & {*known.hashes}}
         )
-        found += engine.run(range(len(edits)), partial(edit, job, edits))
+        found += engine.run(range(len(edits)), partial(edit, job, edits), Step("changing stored files"))
         candidates = sum(part.rows.pop(CANDIDATES.name, 0) for part in found)
         folder, number = self._before.folder, job.number
         known.add("runs", folder, number, runs, self._span, job.horizon_ns)
@@ -149,7 +159,7 @@ class _Batch:
         """Run parts again and settle what they set aside. Replaces the parts and returns those of the candidates."""
         engine, job = self._engine, self._job
         rows = 0
-        for part in engine.run(again, partial(run_part, job, aside=aside)):
+        for part in engine.run(again, partial(run_part, job, aside=aside), Step("reading again")):
             before = self._parts[part.number]
             part.rows[FRAMES.name] = before.rows[FRAMES.name]
             part.files[FRAMES.name] = before.files.pop(FRAMES.name)

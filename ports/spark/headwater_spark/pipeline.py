@@ -11,6 +11,7 @@ from headwater_host.capture.filesystem import Location
 from headwater_spark.engine import Engine, SparkEngine
 from headwater_spark.growth import grow
 from headwater_spark.plan import Log
+from headwater_spark.progress import Display
 from headwater_spark.result import Result
 
 if TYPE_CHECKING:
@@ -20,13 +21,18 @@ __all__ = ["Result", "run", "run_on"]
 
 
 def run(
-    spark: SparkSession, capture: Log | Location | Sequence[Log | Location], out: Path, **settings: Any
+    spark: SparkSession,
+    capture: Log | Location | Sequence[Log | Location],
+    out: Path,
+    *,
+    display: Display | None = None,
+    **settings: Any,
 ) -> Result:
-    """Run the pipeline on Spark; see `run_on` for the arguments.
+    """Run the pipeline on Spark; see `run_on` for the arguments. `display` shows steps of more than two seconds.
 
     Every executor must see `capture` and `out` at the same paths.
     """
-    return run_on(SparkEngine(spark), capture, out, **settings)
+    return run_on(SparkEngine(spark, display), capture, out, **settings)
 
 
 def run_on(

@@ -20,6 +20,7 @@ from headwater_host.capture.format import PROTOCOLS
 from headwater_spark import arrow, delta, page, records
 from headwater_spark.buckets import KINDS
 from headwater_spark.overview import NO_BOARD, Options, overview
+from headwater_spark.progress import Display
 from headwater_spark.records import Record
 from headwater_spark.stats import Stat, Stats, percentile
 from headwater_spark.verdict import Finding, verdict
@@ -200,12 +201,13 @@ def write_page(
     *,
     title: str = "",
     sections: Sequence[tuple[str, Sequence[dict[str, Any]]]] = (),
+    display: Display | None = None,
 ) -> list[Finding]:
-    """Write a page about the tables in a directory and return its verdict.
+    """Write a page about the tables in a directory and return its verdict. `display` shows what takes long.
 
     `sections` are titles and rows of further tables. Raises FileNotFoundError when a table does not exist.
     """
-    found = overview(tables, options)
+    found = overview(tables, options, display)
     path.write_text(page.render(found, title or str(tables), sections), encoding="utf-8")
     return verdict(found)
 

@@ -56,6 +56,7 @@ _OPTIONS: tuple[tuple[str, str, Callable[[str], Any], Any, str], ...] = (
 def run(args: argparse.Namespace) -> int:
     """Write the page and print its verdict. Returns 1 if a finding is serious."""
     from headwater_spark.overview import Options
+    from headwater_spark.progress import Display
     from headwater_spark.report import write_page
     from headwater_spark.verdict import headline
 
@@ -64,7 +65,7 @@ def run(args: argparse.Namespace) -> int:
     path = args.out or args.tables / "report.html"
     options = Options(args.since, args.until, tuple(args.board))
     try:
-        findings = write_page(args.tables, path, options)
+        findings = write_page(args.tables, path, options, display=Display())
     except OSError as error:
         raise CommandError(str(error), FAILED) from error
     print(f"{headline(findings)}:")
