@@ -1,20 +1,26 @@
 """Tables that grow: batches add what is new, once, however a run is interrupted."""
 
 import json
+import os
+import shutil
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+import pyarrow.parquet as pq
 import pytest
 
 from headwater_host.capture.readers import list_readers
+from headwater_host.cli.main import main
 from headwater_spark import batches, delta, growth
 from headwater_spark.batches import BusyError, writing
-from headwater_spark.growth import grow
+from headwater_spark.engine import LocalEngine
+from headwater_spark.growth import compact, grow
 from headwater_spark.pipeline import run_on
 from headwater_spark.tables import FRAMES, MESSAGES, TABLES
-from tests.spark.logs import InProcess, Rec, assert_same_tables, publish, reading, rows, write_log
+from tests.spark.logs import BEGIN_NS, InProcess, Rec, assert_same_tables, publish, reading, rows, write_log
 
 
 def block(start: int, count: int = 4, board: str = "b1") -> list[Rec]:
@@ -196,3 +202,117 @@ def test_the_same_batch_by_two_processes_is_one(tmp_path: Path, monkeypatch: pyt
     assert len(list((out / "_batches").glob("*.plan"))) == 1
     assert len(list((out / "_batches").glob("*.files"))) == 1
     assert json.loads((out / "_batches/000001.plan").read_text())["number"] == 1
+
+
+def small_batches(log: Path, out: Path, count: int = 6) -> None:
+    for k in range(count):
+        grow(InProcess(), [extend(log, block(4 * k))], out)
+
+
+def test_compaction_merges_files_and_changes_no_row(tmp_path: Path) -> None:
+    log, out = tmp_path / "log", tmp_path / "out"
+    small_batches(log, out)
+    before = {table.name: rows(out, table) for table in TABLES}
+    version = delta.live(out, MESSAGES).version
+    found = compact(LocalEngine(), out)
+    assert (found.before["messages"], found.after["messages"]) == (6, 1)
+    assert {table.name: rows(out, table) for table in TABLES} == before
+    (merged,) = delta.live(out, MESSAGES).files
+    assert (merged.rows, merged.first_ns, merged.last_ns) == (24, BEGIN_NS, BEGIN_NS + 230 * 10**6)
+    # A query that began before reads the version from before.
+    assert delta.dataset(out, "messages", version).count_rows() == 24
+    assert found.removed == 0
+    grow(InProcess(), [extend(log, block(22, 4))], out)
+    assert sorted(rows(out, MESSAGES, "seq", "copies")) == [
+        (seq, 2 if seq in (22, 23) else 1) for seq in range(26)
+    ]
+    assert compact(LocalEngine(), out, target_bytes=1).after["messages"] == 2
+
+
+def test_old_files_and_those_of_crashed_runs_are_removed(tmp_path: Path) -> None:
+    log, out = tmp_path / "log", tmp_path / "out"
+    small_batches(log, out, 3)
+    orphan = out / "messages/date=2026-09-21/000009-000000-ffffffff-0.parquet"
+    orphan.write_bytes(b"PAR1")
+    os.utime(orphan, (1, 1))
+    assert compact(LocalEngine(), out).removed == 1
+    assert not orphan.exists()
+    for path in (out / "messages").rglob("*.parquet"):
+        os.utime(path, (1, 1))
+    # Replaced files stay as long as their removal is young.
+    assert compact(LocalEngine(), out).removed == 0
+    before = delta.dataset(out, "messages", 3)
+    assert (len(before.files), before.count_rows()) == (3, 12)
+    assert seqs(out) == list(range(12))
+
+
+def test_a_compaction_killed_at_any_point_is_completed_by_the_next_run(tmp_path: Path) -> None:
+    small_batches(tmp_path / "whole/log", tmp_path / "whole/out", 3)
+    points = 2 + 3  # three tables have rows
+    for at in range(1, points + 1):
+        for after in (False, True):
+            folder = tmp_path / f"{at}-{after}"
+            shutil.copytree(tmp_path / "whole", folder)
+            log, out = folder / "log", folder / "out"
+            with killing(at, after=after) as kills:
+                compact(LocalEngine(), out)
+            assert kills == [1]
+            assert_same_tables(out, tmp_path / "whole/out")
+            grow(InProcess(), [extend(log, block(12))], out)
+            assert seqs(out) == list(range(16))
+            assert len(delta.live(out, MESSAGES).files) == (4 if (at, after) == (1, False) else 2)
+
+
+def test_compaction_leaves_an_interrupted_batch_to_the_pipeline(tmp_path: Path) -> None:
+    log, out = tmp_path / "log", tmp_path / "out"
+    small_batches(log, out, 3)
+    extend(log, block(12))
+    with killing(2, after=False):
+        grow(InProcess(), [log], out)
+    with pytest.raises(BusyError, match="batch 4 was interrupted: run the pipeline"):
+        compact(LocalEngine(), out)
+    grow(InProcess(), [log], out)
+    assert compact(LocalEngine(), out).after["messages"] == 1
+    assert seqs(out) == list(range(16))
+
+
+def test_readers_are_never_disturbed(tmp_path: Path) -> None:
+    """A reader in a loop sees whole batches only, during batches and compaction."""
+    log, out = tmp_path / "log", tmp_path / "out"
+    small_batches(log, out, 1)
+    stop = threading.Event()
+    seen: list[list[int]] = []
+
+    def read() -> None:
+        while not stop.is_set():
+            seen.append(seqs(out))
+
+    reader = threading.Thread(target=read)
+    reader.start()
+    try:
+        for k in range(1, 7):
+            grow(InProcess(), [extend(log, block(4 * k))], out)
+            if k % 2:
+                compact(LocalEngine(), out)
+    finally:
+        stop.set()
+        reader.join()
+    seen.append(seqs(out))
+    assert all(found == list(range(len(found))) and len(found) % 4 == 0 for found in seen)
+    assert [len(found) for found in seen] == sorted(len(found) for found in seen)
+    assert seen[-1] == list(range(28))
+
+
+def test_the_commands_of_tables(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    log, out = tmp_path / "log", tmp_path / "out"
+    small_batches(log, out, 3)
+    assert main(["pipeline", "files", str(out / "messages")]) == 0
+    assert len(capsys.readouterr().out.splitlines()) == 3
+    assert main(["pipeline", "compact", "--out", str(out)]) == 0
+    assert "messages: 1 files, before 3" in capsys.readouterr().out
+    assert main(["pipeline", "files", str(out / "messages")]) == 0
+    (path,) = capsys.readouterr().out.splitlines()
+    assert pq.ParquetFile(path).metadata.num_rows == 12
+    assert main(["pipeline", "files", str(out)]) == 2
+    assert "is not a table" in capsys.readouterr().err
+    assert main(["pipeline", "compact", "--out", str(tmp_path / "nowhere")]) == 2

@@ -31,6 +31,8 @@ from headwater_spark.tables import File
 FOLDER = "_batches"
 WORK = "_work"
 _PLAN, _FILES = ".plan", ".files"
+#: The kind of batches that add what is new in logs.
+GROW = "grow"
 # Complete batches whose documents are kept.
 _KEPT = 16
 
@@ -63,6 +65,8 @@ class BatchPlan:
     settings: dict[str, Any] = field(default_factory=dict)
     #: The last batch of each streaming query, by the query's id.
     queries: dict[str, int] = field(default_factory=dict)
+    #: GROW, or the name of another kind of batch.
+    kind: str = GROW
 
 
 @dataclass

@@ -15,7 +15,7 @@ from headwater_host.capture.filesystem import LocationError, is_remote, parse_st
 from headwater_host.capture.manifest import list_log
 from headwater_host.cli.options import STORAGE, directory, location, whole
 from headwater_host.exits import FAILED, OK, USAGE, CommandError
-from headwater_spark import report_command, stream_command
+from headwater_spark import compact_command, report_command, stream_command
 from headwater_spark.identity import Identity
 from headwater_spark.launch import say, started
 from headwater_spark.sizes import (
@@ -40,6 +40,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         for row in rows:
             _add(action, *row)
     report_command.add_parser(actions)
+    compact_command.add_parsers(actions)
 
 
 def _add(
@@ -207,6 +208,8 @@ _ACTIONS: dict[str, Callable[[argparse.Namespace], int]] = {
     "run": _run,
     "stream": _stream,
     "report": report_command.run,
+    "compact": compact_command.compact,
+    "files": compact_command.files,
 }
 
 

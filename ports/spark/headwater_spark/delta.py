@@ -109,13 +109,28 @@ def dataset(out: Path, name: str, version: int | None = None) -> Any:
     return DeltaTable(str(out / name), version=version).to_pyarrow_dataset()
 
 
+def vacuum(out: Path, table: Table, hours: int) -> int:
+    """Remove files that no version needs and that are older than `hours`. Returns their number.
+
+    They were replaced, or written by a run that was interrupted. No batch may be open.
+    """
+    opened = DeltaTable(str(out / table.name))
+    # Files of a batch that is being written are younger than its run.
+    removed = opened.vacuum(hours, dry_run=False, enforce_retention_duration=False, full=True)
+    return len(removed)
+
+
 def done(out: Path, name: str, number: int) -> bool:
     """Return whether a table has the commit of a batch."""
     return (DeltaTable(str(out / name)).transaction_version(APP) or 0) >= number
 
 
-def commit(out: Path, table: Table, number: int, change: Change, note: dict[str, Any]) -> None:
+def commit(
+    out: Path, table: Table, number: int, change: Change, note: dict[str, Any], *, data_change: bool = True
+) -> None:
     """Commit a batch's change of a table, unless the table has it. `note` goes to the table's history.
+
+    Without a `data_change`, the added files have the rows of the removed ones.
 
     Raises StaleError when another program has removed files that the change replaces.
     """
@@ -131,8 +146,8 @@ def commit(out: Path, table: Table, number: int, change: Change, note: dict[str,
         try:
             opened.create_write_transaction(
                 [
-                    *(_add(table, file) for file in change.add),
-                    *(_remove(known[path]) for path in change.remove),
+                    *(_add(table, file, data_change) for file in change.add),
+                    *(_remove(known[path], data_change) for path in change.remove),
                 ],
                 "append",
                 Schema.from_arrow(table.delta),
@@ -145,11 +160,13 @@ def commit(out: Path, table: Table, number: int, change: Change, note: dict[str,
                 ),
             )
         except CommitFailedError:
-            continue  # someone else committed: look again
+            if DeltaTable(uri).version() == opened.version():
+                raise
+            continue  # another process has committed: look again
         return
 
 
-def _add(table: Table, file: File) -> Any:
+def _add(table: Table, file: File, data_change: bool) -> Any:
     stats: dict[str, Any] = {"numRecords": file.rows}
     if file.first_ns is not None:
         stats |= {
@@ -162,11 +179,11 @@ def _add(table: Table, file: File) -> Any:
         size=file.size,
         partition_values={PARTITION: file.date},
         modification_time=time.time_ns() // 10**6,
-        data_change=True,
+        data_change=data_change,
         stats=json.dumps(stats),
     )
 
 
-def _remove(file: File) -> Any:
+def _remove(file: File, data_change: bool) -> Any:
     now = time.time_ns() // 10**6
-    return RemoveAction(file.path, True, now, file.size, {PARTITION: file.date})
+    return RemoveAction(file.path, data_change, now, file.size, {PARTITION: file.date})

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 
 from headwater_spark.part import Part
 from headwater_spark.progress import Display, Step
@@ -49,6 +50,21 @@ class Engine(Protocol):
         are in one set.
         """
         ...
+
+
+class LocalEngine:
+    """Run the work in this process, without Spark."""
+
+    slots = 1
+
+    def run(self, numbers: Sequence[int], work: Work[T]) -> list[T]:
+        """Run one task after the other."""
+        return [work(number) for number in numbers]
+
+    def settle(self, folder: Path, tasks: int, first: int, settle: Settle) -> list[Part]:
+        """Settle all rows at once."""
+        batches = pq.read_table(folder).combine_chunks().to_batches()
+        return [settle(first, batches)] if batches else []
 
 
 class SparkEngine:

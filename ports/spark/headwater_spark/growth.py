@@ -15,7 +15,7 @@ import secrets
 import shutil
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +23,8 @@ from headwater_host.capture.filesystem import Location, is_remote
 from headwater_host.capture.log_id import LogIdError, log_id
 from headwater_host.capture.readers import save_reader
 from headwater_spark import buckets, delta
-from headwater_spark.batches import WORK, Batches, BatchFiles, BatchPlan, LogRange, writing
+from headwater_spark.batches import GROW, WORK, Batches, BatchFiles, BatchPlan, BusyError, LogRange, writing
+from headwater_spark.compaction import COMPACT, KEEP_HOURS, TARGET_BYTES, Compacted, merge_files, small_files
 from headwater_spark.decoders import Decoder, registered
 from headwater_spark.delta import Change
 from headwater_spark.derived import derive
@@ -125,6 +126,47 @@ def grow(
         return result
 
 
+def compact(
+    engine: Engine,
+    out: Path,
+    *,
+    target_bytes: int = TARGET_BYTES,
+    keep_hours: int = KEEP_HOURS,
+    say: Say = lambda text: None,
+) -> Compacted:
+    """Merge small files of the tables in `out` and remove files that no table needs.
+
+    Files of one date become files of up to `target_bytes`. Readers of the versions before are not disturbed: replaced
+    files, and files of interrupted runs, are removed when they are older than `keep_hours`, which must be longer than
+    any query and any run. Raises as `grow` does, and BusyError when a batch was interrupted before its files were
+    listed.
+    """
+    with writing(out):
+        delta.check(out, _ALL)
+        run = _Run(engine, out, {}, PARTITION_BYTES, BATCH_ROWS, (), (), say)
+        last = run.batches.last()
+        if last is not None and last.kind == GROW and run.batches.files(last.number) is None:
+            # Only the pipeline has the log, and the decoders of payloads.
+            raise BusyError(f"batch {last.number} was interrupted: run the pipeline, which completes it")
+        run.complete()
+        result = Compacted(_count(out))
+        if last is None:
+            return result
+        if any(small_files(delta.live(out, table).files, target_bytes) for table in _ALL):
+            settings = last.settings | {COMPACT: {"target_bytes": target_bytes}}
+            batch = replace(last, number=last.number + 1, logs={}, settings=settings, kind=COMPACT)
+            run.carry_out(run.batches.plan(batch))
+        for table in _ALL:
+            result.removed += delta.vacuum(out, table, keep_hours)
+        result.after = _count(out)
+        return result
+
+
+def _count(out: Path) -> dict[str, int]:
+    there = [table for table in _ALL if (out / table.name).exists()]
+    return {table.name: len(delta.live(out, table).files) for table in there}
+
+
 def _by_id(logs: Sequence[Log | Location]) -> dict[str, Log]:
     """Return logs by their ids. Raises LogIdError if two have the same."""
     found: dict[str, Log] = {}
@@ -208,6 +250,8 @@ class _Run:
         """
         files = self.batches.files(batch.number)
         result = Result([one.path for one in batch.logs.values()], combine([]), batch.number)
+        if files is None and batch.kind != GROW:
+            files = self._write_other(batch)
         if files is None:
             plans = plans or [
                 self._plan(self._logs.get(log, Log(one.path)), one.start, one.end)
@@ -218,7 +262,8 @@ class _Run:
         for table in _ALL:
             change = files.changes.get(table.name)
             if change:
-                delta.commit(self._out, table, batch.number, change, note)
+                is_new = batch.kind != COMPACT
+                delta.commit(self._out, table, batch.number, change, note, data_change=is_new)
         self._save_positions(batch)
         self.batches.forget(Known.from_json(files.known).files())
         shutil.rmtree(self._out / WORK, ignore_errors=True)
@@ -262,6 +307,13 @@ class _Run:
             return result, self.batches.list_files(batch.number, files)
         finally:
             shutil.rmtree(work, ignore_errors=True)
+
+    def _write_other(self, batch: BatchPlan) -> BatchFiles:
+        """Write the files of a batch that reads no log."""
+        before = self._before(batch.number)
+        job = Job(self._out.absolute(), self._out / WORK, batch.number, [], self._batch_rows)
+        changes = merge_files(self._engine, job, before.files, **batch.settings[COMPACT])
+        return self.batches.list_files(batch.number, BatchFiles(changes, asdict(before.known)))
 
     def _before(self, number: int) -> Before:
         files = self.batches.files(number - 1)

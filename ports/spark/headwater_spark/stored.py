@@ -141,9 +141,7 @@ def edit(job: Job, edits: Sequence[Edit], number: int) -> Part:
         first = 0
         for group in source.groups:
             rows = source.group(group)
-            columns = {name: one(rows[name]) for name in table.names}
-            for name, f in ((f.name, f) for f in table.arrow if pa.types.is_dictionary(f.type)):
-                columns[name] = columns[name].cast(f.type.value_type).dictionary_encode()
+            columns = as_written(rows, table)
             if "topic" in columns:
                 columns["topic"] = with_names(columns["topic"], one_edit.names)
             if "copies" in columns:
@@ -157,6 +155,19 @@ def edit(job: Job, edits: Sequence[Edit], number: int) -> Part:
     part.files[table.name] = writer.files
     part.replaced[table.name] = [one_edit.file.path]
     return part
+
+
+def as_written(rows: Any, table: Table) -> dict[str, Any]:
+    """Return rows that were read from a file as columns for a Writer. A column that the file does not have is null."""
+    columns = {}
+    for f in table.arrow:
+        encoded = pa.types.is_dictionary(f.type)
+        kind = f.type.value_type if encoded else f.type
+        column = (
+            one(rows[f.name]).cast(kind) if f.name in rows.schema.names else pa.nulls(rows.num_rows, kind)
+        )
+        columns[f.name] = column.dictionary_encode() if encoded else column
+    return columns
 
 
 def _changed(one_edit: Edit, source: _Source, group: int) -> bool:
