@@ -57,7 +57,7 @@ class LocalEngine:
 
     slots = 1
 
-    def run(self, numbers: Sequence[int], work: Work[T]) -> list[T]:
+    def run(self, numbers: Sequence[int], work: Work[T], step: Step = _STEP) -> list[T]:
         """Run one task after the other."""
         return [work(number) for number in numbers]
 
