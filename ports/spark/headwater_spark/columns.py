@@ -5,22 +5,26 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.parquet as pq
 
 from headwater_host.capture.format import DUPLICATE, HEADER_BYTES, Block
 from headwater_host.capture.problem import Problem
 from headwater_host.capture.scan import BlockInfo, scanning
-from headwater_spark.arrow import number
+from headwater_spark.arrow import number, numbers, octets
 from headwater_spark.plan import EVER, OFFSET_BITS, Range, Span
 
 Ints = npt.NDArray[np.int64]
 #: A batch ends at this many bytes of frames, whatever its number of records.
 BATCH_BYTES = 16 << 20
 #: The columns of a batch with a number for each record: first indexes, which joined batches renumber.
+_OCTETS = ("direction", "protocol", "version", "mark")
+# Rows of a batch of stored frames.
+_STORED_ROWS = 1 << 12
 _PER_RECORD = (
     *("peer", "file"),
     *("time_ns", "connection", "direction", "protocol", "version", "mark", "first_ns"),
@@ -178,13 +182,52 @@ def scan(ranges: Iterable[Range]) -> Iterator[tuple[Range, tuple[BlockInfo, Bloc
                     yield part, (found[0], found[1])
 
 
-def read(ranges: Iterable[Range], batch_rows: int) -> Iterator[Batch | Problem]:
-    """Yield the records of the ranges in batches of at most `batch_rows`; small blocks are joined.
+class Stored(NamedTuple):
+    """A Parquet file with columns of the table `frames`, in the order of the log, in place of ranges of a log."""
+
+    path: str
+    number: int
+    #: As of a range: its end minus its start is its size in bytes.
+    start: int
+    end: int
+
+
+def _read_stored(part: Stored, batch_rows: int) -> Iterator[Batch]:
+    first = part.number << OFFSET_BITS
+    for rows in pq.ParquetFile(part.path).iter_batches(min(batch_rows, _STORED_ROWS)):
+        n = rows.num_rows
+        starts, data = octets(rows["frame"])
+        names = {name: rows[name].dictionary_encode() for name in ("peer", "file")}
+        yield Batch(
+            **{
+                name: numbers(rows[name])
+                for name in ("time_ns", "connection", "first_ns", "offset", "record")
+            },
+            **{name: numbers(rows[name]).astype(np.uint8) for name in _OCTETS},
+            peer=numbers(names["peer"].indices),
+            peers=names["peer"].dictionary.to_pylist(),
+            file=numbers(names["file"].indices),
+            files=names["file"].dictionary.to_pylist(),
+            position=np.arange(first, first + 8 * n, 8, dtype=np.int64),
+            starts=starts - starts[0],
+            data=data[starts[0] : starts[-1]],
+        )
+        first += 8 * n
+
+
+def read(parts: Iterable[Range] | Iterable[Stored], batch_rows: int) -> Iterator[Batch | Problem]:
+    """Yield the records of ranges or stored frames in batches of at most `batch_rows`; small blocks are joined.
 
     Batches with many bytes are smaller. Problems are yielded in the order of the log, soon before their batches.
     """
     waiting: list[Batch] = []
     rows = size = 0
+    ranges: list[Range] = []
+    for one in parts:
+        if isinstance(one, Stored):
+            yield from _read_stored(one, batch_rows)
+        else:
+            ranges.append(one)
     for part, found in scan(ranges):
         if isinstance(found, Problem):
             yield found

@@ -135,6 +135,8 @@ _OPTIONS: tuple[tuple[str, str | None, Callable[[str], Any], Any, str], ...] = (
 )
 
 
+# Options of `requarantine`.
+_AGAIN = ("--out", "--master", "--batch-rows", "--identity", "--decoder", "--conf")
 _WRITERS = (
     (
         "run",
@@ -149,6 +151,13 @@ _WRITERS = (
         "keep tables up to date with capture logs",
         "Add what capture logs gain to the tables of `run`, batch by batch, until SIGTERM or SIGINT.",
         tuple(row for row in _OPTIONS if row[0] != "--sent") + stream_command.OPTIONS,
+    ),
+    (
+        "requarantine",
+        "decode frames and messages in quarantine again",
+        "Decode malformed frames and refused messages again, such as with a decoder that was mended or a later "
+        "version of headwater. Those that are good now go into the tables, the others stay in quarantine.",
+        tuple(row for row in _OPTIONS if row[0] in _AGAIN),
     ),
 )
 
@@ -180,6 +189,22 @@ def _stream(args: argparse.Namespace) -> int:
     return stream_command.run(args, _logs(args), settings(args))
 
 
+def _requarantine(args: argparse.Namespace) -> int:
+    rules = _rules(args)
+    if not args.identity:
+        rules["identity"] = None
+    with started(args) as spark:
+        from headwater_spark.engine import SparkEngine
+        from headwater_spark.growth import requarantine
+
+        result = requarantine(SparkEngine(spark), args.out, batch_rows=args.batch_rows, say=say, **rules)
+    left = result.rows["quarantine"]
+    print(
+        f"{result.taken} frames decoded again: {result.rows['messages']} new messages, {left} in quarantine"
+    )
+    return OK
+
+
 def settings(args: argparse.Namespace) -> dict[str, Any]:
     """Return the settings of `growth.grow`."""
     return {
@@ -207,6 +232,7 @@ def _rules(args: argparse.Namespace) -> dict[str, Any]:
 _ACTIONS: dict[str, Callable[[argparse.Namespace], int]] = {
     "run": _run,
     "stream": _stream,
+    "requarantine": _requarantine,
     "report": report_command.run,
     "compact": compact_command.compact,
     "files": compact_command.files,

@@ -14,7 +14,8 @@ import os
 import secrets
 import shutil
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,7 @@ from headwater_host.capture.log_id import LogIdError, log_id
 from headwater_host.capture.readers import save_reader
 from headwater_spark import buckets, delta
 from headwater_spark.batches import GROW, WORK, Batches, BatchFiles, BatchPlan, BusyError, LogRange, writing
+from headwater_spark.columns import Stored
 from headwater_spark.compaction import COMPACT, KEEP_HOURS, TARGET_BYTES, Compacted, merge_files, small_files
 from headwater_spark.decoders import Decoder, registered
 from headwater_spark.delta import Change
@@ -35,11 +37,12 @@ from headwater_spark.messages import HORIZON_NS
 from headwater_spark.part import Job
 from headwater_spark.passes import Before, process
 from headwater_spark.payload import Rules
-from headwater_spark.plan import Log, Plan, combine, plan
+from headwater_spark.plan import Log, Plan, Range, combine, plan
 from headwater_spark.positions import Position
+from headwater_spark.requarantine import REQUARANTINE, take
 from headwater_spark.result import Result
 from headwater_spark.sizes import BATCH_ROWS, MAX_MESSAGE, PARTITION_BYTES
-from headwater_spark.tables import DERIVED, MESSAGES, TABLES
+from headwater_spark.tables import DERIVED, MESSAGES, QUARANTINE, TABLES
 
 # Minimum bytes of a part.
 _LEAST_BYTES = 1 << 20
@@ -144,10 +147,8 @@ def compact(
     with writing(out):
         delta.check(out, _ALL)
         run = _Run(engine, out, {}, PARTITION_BYTES, BATCH_ROWS, (), (), say)
+        run.check_growth()
         last = run.batches.last()
-        if last is not None and last.kind == GROW and run.batches.files(last.number) is None:
-            # Only the pipeline has the log, and the decoders of payloads.
-            raise BusyError(f"batch {last.number} was interrupted: run the pipeline, which completes it")
         run.complete()
         result = Compacted(_count(out))
         if last is None:
@@ -165,6 +166,42 @@ def compact(
 def _count(out: Path) -> dict[str, int]:
     there = [table for table in _ALL if (out / table.name).exists()]
     return {table.name: len(delta.live(out, table).files) for table in there}
+
+
+def requarantine(
+    engine: Engine,
+    out: Path,
+    *,
+    batch_rows: int = BATCH_ROWS,
+    identity: Mapping[str, str] | Iterable[str] | None = None,
+    decoders: Mapping[str, Callable[..., Any]] | Iterable[Decoder] = (),
+    say: Say = lambda text: None,
+) -> Result:
+    """Decode the frames and messages in quarantine again, as one batch. Returns its numbers.
+
+    Those that are good now go into the tables, as if they were new; the others stay, with the reasons of today. A
+    message whose decoder failed is decoded only if `decoders` has its filter. `identity` is by default that of the
+    last batch. After a crash, nothing has changed, or the next run completes the batch. Raises as `compact` does, and
+    FileNotFoundError without tables.
+    """
+    began = time.monotonic()
+    with writing(out):
+        delta.check(out, _ALL)
+        run = _Run(engine, out, {}, PARTITION_BYTES, batch_rows, registered(decoders), (), say)
+        run.check_growth()
+        completed = run.complete()
+        last = run.batches.last()
+        if last is None:
+            raise FileNotFoundError(f"{out} has no tables")
+        settings = dict(last.settings)
+        if identity is not None:
+            settings["identity"] = Identity.parse(identity).texts()
+        batch = replace(last, number=last.number + 1, logs={}, settings=settings, kind=REQUARANTINE)
+        result = run.decode_again(run.batches.plan(batch))
+        run.carry_out(batch)
+        result.completed = completed
+        result.seconds = time.monotonic() - began
+        return result
 
 
 def _by_id(logs: Sequence[Log | Location]) -> dict[str, Log]:
@@ -201,6 +238,12 @@ class _Run:
         self._decoders = decoders
         self._sent = sent
         self._say = say
+
+    def check_growth(self) -> None:
+        """Raise BusyError when only the pipeline, which has the logs and decoders, can complete the last batch."""
+        last = self.batches.last()
+        if last is not None and last.kind == GROW and self.batches.files(last.number) is None:
+            raise BusyError(f"batch {last.number} was interrupted: run the pipeline, which completes it")
 
     def complete(self) -> list[int]:
         """Complete the last batch if a crash has left it open. Returns the numbers of such batches."""
@@ -250,6 +293,11 @@ class _Run:
         """
         files = self.batches.files(batch.number)
         result = Result([one.path for one in batch.logs.values()], combine([]), batch.number)
+        if files is None and batch.kind == REQUARANTINE:
+            # Only the command has the decoders; what it has not finished stays in quarantine.
+            files = self.batches.list_files(
+                batch.number, BatchFiles({}, asdict(self._before(batch.number).known))
+            )
         if files is None and batch.kind != GROW:
             files = self._write_other(batch)
         if files is None:
@@ -275,38 +323,77 @@ class _Run:
             f"{log.records} records in {log.blocks} blocks, {log.bytes / 1e6:.1f} MB, "
             f"{len(log.partitions)} parts"
         )
+        span = (log.first_ns, log.last_ns)
+        with self._work(batch) as work:
+            files = self._process(batch, result, work, log.partitions, span, log.bytes, log.records)
+            return result, self.batches.list_files(batch.number, files)
+
+    def decode_again(self, batch: BatchPlan) -> Result:
+        """Write and list the files of what the frames in quarantine give today."""
+        result = Result([], combine([]), batch.number)
+        with self._work(batch) as work:
+            taken = take(self._out, delta.live(self._out, QUARANTINE).files, batch.number, work / batch.kind)
+            if not taken.count:
+                return result
+            result.taken = taken.count
+            self._say(f"decoding {taken.count} frames in quarantine again")
+            span = (taken.first_ns, taken.last_ns)
+            files = self._process(batch, result, work, taken.partitions, span, taken.size, taken.count)
+            # If all are as bad as before, the files that were written belong to no table.
+            if result.rows[QUARANTINE.name] < taken.count:
+                files.changes[QUARANTINE.name].add += taken.change.add
+                files.changes[QUARANTINE.name].remove += taken.change.remove
+                self.batches.list_files(batch.number, files)
+            return result
+
+    @contextmanager
+    def _work(self, batch: BatchPlan) -> Iterator[Path]:
+        """Provide a path for the files that a batch needs only while it runs."""
         work = (self._out / WORK / f"{batch.number:06d}-{secrets.token_hex(4)}").absolute()
+        try:
+            yield work
+        finally:
+            shutil.rmtree(work, ignore_errors=True)
+
+    def _process(
+        self,
+        batch: BatchPlan,
+        result: Result,
+        work: Path,
+        partitions: list[list[Range]] | list[list[Stored]],
+        span: tuple[int, int],
+        size: int,
+        records: int,
+    ) -> BatchFiles:
+        """Process parts with `size` bytes in all, received in a span of time. Adds numbers to `result`."""
         logical = buckets.Options(
             tuple(batch.settings["logical_topics"]),
             batch.settings["max_message"],
-            buckets.buckets(log.bytes, self._engine.slots),
+            buckets.buckets(size, self._engine.slots),
         )
         job = Job(
             self._out.absolute(),
             work,
             batch.number,
-            log.partitions,
+            partitions,
             self._batch_rows,
             logical,
             batch.settings["horizon_ns"],
             Rules(Identity.parse(batch.settings["identity"]), self._decoders),
         )
-        try:
-            before = self._before(batch.number)
-            done = process(self._engine, job, (log.first_ns, log.last_ns), before, self._say, log.records)
-            result.again, result.candidates = done.again, done.candidates
-            result.collect(done.parts)
-            files = BatchFiles({table.name: Change() for table in TABLES}, asdict(before.known))
-            for part in done.parts:
-                for name, added in part.files.items():
-                    files.changes[name].add += added
-                for name, replaced in part.replaced.items():
-                    files.changes[name].remove += replaced
-            self._say("updating device_health and reconciliation")
-            files.changes |= derive(self._engine, job, before.files, files.changes[MESSAGES.name], self._sent)
-            return result, self.batches.list_files(batch.number, files)
-        finally:
-            shutil.rmtree(work, ignore_errors=True)
+        before = self._before(batch.number)
+        done = process(self._engine, job, span, before, self._say, records)
+        result.again, result.candidates = done.again, done.candidates
+        result.collect(done.parts)
+        files = BatchFiles({table.name: Change() for table in TABLES}, asdict(before.known))
+        for part in done.parts:
+            for name, added in part.files.items():
+                files.changes[name].add += added
+            for name, replaced in part.replaced.items():
+                files.changes[name].remove += replaced
+        self._say("updating device_health and reconciliation")
+        files.changes |= derive(self._engine, job, before.files, files.changes[MESSAGES.name], self._sent)
+        return files
 
     def _write_other(self, batch: BatchPlan) -> BatchFiles:
         """Write the files of a batch that reads no log."""

@@ -18,6 +18,7 @@ from headwater_host.capture.format import RECEIVED
 from headwater_host.capture.problem import Problem
 from headwater_spark import buckets, mqmde
 from headwater_spark.arrow import Rows, numbers, one, strings, take, times, valid
+from headwater_spark.columns import Stored
 from headwater_spark.messages import HORIZON_NS, Key, Settled
 from headwater_spark.overlaps import PartRuns
 from headwater_spark.payload import Metric, Parsed, Rules
@@ -61,7 +62,7 @@ class Job:
     work: Path
     #: The batch's number, in the names of its files.
     number: int
-    partitions: list[list[Range]]
+    partitions: list[list[Range]] | list[list[Stored]]
     batch_rows: int
     logical: buckets.Options = field(default_factory=buckets.Options)
     horizon_ns: int = HORIZON_NS

@@ -80,7 +80,7 @@ class _Batch:
     def process(self) -> Done:
         engine, job, known = self._engine, self._job, self._before.known
         numbers = range(len(job.partitions))
-        size = sum(one.end - one.start for ranges in job.partitions for one in ranges)
+        size = sum(int(one.end - one.start) for ranges in job.partitions for one in ranges)
         step = Step("reading", self._records, size)
         self._parts = {part.number: part for part in engine.run(numbers, partial(run_part, job), step)}
         runs = merge_runs(part.runs for part in self._parts.values())
@@ -162,7 +162,7 @@ class _Batch:
         for part in engine.run(again, partial(run_part, job, aside=aside), Step("reading again")):
             before = self._parts[part.number]
             part.rows[FRAMES.name] = before.rows[FRAMES.name]
-            part.files[FRAMES.name] = before.files.pop(FRAMES.name)
+            part.files[FRAMES.name] = before.files.pop(FRAMES.name, [])
             for name, files in before.files.items():
                 for file in files:
                     (job.out / name / file.path).unlink(missing_ok=True)

@@ -36,6 +36,8 @@ class Result:
     stats: Stats = field(default_factory=dict)
     #: Parts that ran twice, and rows that Spark shuffled.
     again: int = 0
+    #: Frames that this batch has taken from the quarantine.
+    taken: int = 0
     candidates: int = 0
     #: Kept messages that may be duplicates.
     possible_duplicates: int = 0

@@ -23,11 +23,12 @@ from headwater_spark import buckets, fmq, mqtt
 from headwater_spark.arrow import Bools, Rows, strings, take, times
 from headwater_spark.assembly import assemble
 from headwater_spark.candidates import CANDIDATES, Aside, Candidates
-from headwater_spark.columns import Batch, read
+from headwater_spark.columns import Batch, Stored, read
 from headwater_spark.messages import COLUMNS, Groups, in_order, settle
 from headwater_spark.overlaps import runs_of
 from headwater_spark.part import BLOCK_BYTES, Job, Output, Part, Texts, tally
 from headwater_spark.payload import Metric, Parser
+from headwater_spark.plan import Range
 from headwater_spark.tables import FRAMES, LOGICAL_MESSAGES, MESSAGES, QUARANTINE, TELEMETRY, Writer
 from headwater_spark.topics import hashes_in, names_in, with_names
 
@@ -49,7 +50,9 @@ def run(job: Job, number: int, aside: Aside | None = None) -> Part:
     """
     pa.set_cpu_count(1)  # Spark counts on one core per task
     part = Part(number)
-    tables = _FIRST_PASS if aside is None else _SECOND_PASS
+    # Stored frames are in the table.
+    stored = any(isinstance(one, Stored) for one in job.partitions[number])
+    tables = _SECOND_PASS if stored or aside is not None else _FIRST_PASS
     with Output(job, part, f"{number:06d}", tables) as output:
         _Work(job, output).run(aside)
     return part
@@ -96,7 +99,7 @@ class _Work:
         self.part.problems.append(problem)
         if problem.kind == GAP:
             return  # no bytes to quarantine
-        part = next(part for part in self.ranges if part.file == problem.file)
+        part = next(part for part in self.ranges if isinstance(part, Range) and part.file == problem.file)
         with closing(open_file(part.path, part.storage)) as file:
             self.output.refuse_block(problem, file.pread(min(problem.length, BLOCK_BYTES), problem.offset))
 
