@@ -22,6 +22,7 @@ Ints = npt.NDArray[np.int64]
 #: A batch ends at this many bytes of frames, whatever its number of records.
 BATCH_BYTES = 16 << 20
 #: The columns of a batch with a number for each record: first indexes, which joined batches renumber.
+_STORED_NUMBERS = ("time_ns", "connection", "first_ns", "offset", "record")
 _OCTETS = ("direction", "protocol", "version", "mark")
 # Rows of a batch of stored frames.
 _STORED_ROWS = 1 << 12
@@ -198,12 +199,10 @@ def _read_stored(part: Stored, batch_rows: int) -> Iterator[Batch]:
         n = rows.num_rows
         starts, data = octets(rows["frame"])
         names = {name: rows[name].dictionary_encode() for name in ("peer", "file")}
+        columns: dict[str, Any] = {name: numbers(rows[name]) for name in _STORED_NUMBERS}
+        columns |= {name: numbers(rows[name]).astype(np.uint8) for name in _OCTETS}
         yield Batch(
-            **{
-                name: numbers(rows[name])
-                for name in ("time_ns", "connection", "first_ns", "offset", "record")
-            },
-            **{name: numbers(rows[name]).astype(np.uint8) for name in _OCTETS},
+            **columns,
             peer=numbers(names["peer"].indices),
             peers=names["peer"].dictionary.to_pylist(),
             file=numbers(names["file"].indices),
