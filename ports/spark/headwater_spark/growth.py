@@ -332,18 +332,20 @@ class _Run:
         """Write and list the files of what the frames in quarantine give today."""
         result = Result([], combine([]), batch.number)
         with self._work(batch) as work:
-            taken = take(self._out, delta.live(self._out, QUARANTINE).files, batch.number, work / batch.kind)
+            files = delta.live(self._out, QUARANTINE).files
+            filters = [decoder.filter for decoder in self._decoders]
+            taken = take(self._out, files, batch.number, work / batch.kind, filters)
             if not taken.count:
                 return result
             result.taken = taken.count
             self._say(f"decoding {taken.count} frames in quarantine again")
             span = (taken.first_ns, taken.last_ns)
-            files = self._process(batch, result, work, taken.partitions, span, taken.size, taken.count)
+            found = self._process(batch, result, work, taken.partitions, span, taken.size, taken.count)
             # If all are as bad as before, the files that were written belong to no table.
             if result.rows[QUARANTINE.name] < taken.count:
-                files.changes[QUARANTINE.name].add += taken.change.add
-                files.changes[QUARANTINE.name].remove += taken.change.remove
-                self.batches.list_files(batch.number, files)
+                found.changes[QUARANTINE.name].add += taken.change.add
+                found.changes[QUARANTINE.name].remove += taken.change.remove
+                self.batches.list_files(batch.number, found)
             return result
 
     @contextmanager
