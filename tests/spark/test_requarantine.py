@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from headwater_host.cli.main import main
 from headwater_spark import delta, mqtt
 from headwater_spark.batches import Batches
 from headwater_spark.growth import grow, requarantine
@@ -149,9 +150,38 @@ def test_an_interrupted_batch_is_completed(
         with pytest.raises(CrashError):
             requarantine(InProcess(), out, decoders={"raw/+": mended})
     assert Batches.list_files is list_files
-    # Any run completes it.
-    assert grow(InProcess(), [log], out, decoders={"raw/+": mended}).completed == [2]
+    # Any run completes it; without its list of files, nothing changes.
+    assert grow(InProcess(), [log], out).completed == [2]
+    if where == "files":
+        assert len(places(out)) == 7
+        requarantine(InProcess(), out, decoders={"raw/+": mended})
     assert state(out) == state(plain)
+
+
+def test_the_command(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Messages of a decoder stay until there is one for the same filter."""
+    out = tmp_path / "out"
+    grow(InProcess(), [log_of(tmp_path / "log")], out, decoders={"raw/+": strict})
+    (tmp_path / "sizes.py").write_text("def decode(payload):\n    return {'size': len(payload)}\n")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    for options, text in (
+        ([], "3 frames decoded again: 0 new messages, 3 still in quarantine"),
+        (
+            ["--decoder", "other=sizes:decode"],
+            "3 frames decoded again: 0 new messages, 3 still in quarantine",
+        ),
+        (
+            ["--decoder", "raw/+=sizes:decode"],
+            "5 frames decoded again: 2 new messages, 3 still in quarantine",
+        ),
+    ):
+        assert main(["pipeline", "requarantine", "--out", str(out), *options]) == 0
+        assert text in capsys.readouterr().out
+    assert main(["pipeline", "requarantine", "--out", str(tmp_path / "none")]) == 1
+    assert "has no tables" in capsys.readouterr().err
 
 
 def test_tables_that_are_not_there(tmp_path: Path) -> None:

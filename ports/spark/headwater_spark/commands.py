@@ -136,7 +136,7 @@ _OPTIONS: tuple[tuple[str, str | None, Callable[[str], Any], Any, str], ...] = (
 
 
 # Options of `requarantine`.
-_AGAIN = ("--out", "--master", "--batch-rows", "--identity", "--decoder", "--conf")
+_AGAIN = ("--out", "--batch-rows", "--identity", "--decoder")
 _WRITERS = (
     (
         "run",
@@ -190,17 +190,22 @@ def _stream(args: argparse.Namespace) -> int:
 
 
 def _requarantine(args: argparse.Namespace) -> int:
+    # One process, without Java: there are few such frames.
+    from headwater_spark.batches import BusyError
+    from headwater_spark.delta import StaleError
+    from headwater_spark.engine import LocalEngine
+    from headwater_spark.growth import requarantine
+
     rules = _rules(args)
     if not args.identity:
         rules["identity"] = None
-    with started(args) as spark:
-        from headwater_spark.engine import SparkEngine
-        from headwater_spark.growth import requarantine
-
-        result = requarantine(SparkEngine(spark), args.out, batch_rows=args.batch_rows, say=say, **rules)
-    left = result.rows["quarantine"]
+    try:
+        result = requarantine(LocalEngine(), args.out, batch_rows=args.batch_rows, say=say, **rules)
+    except (BusyError, StaleError, OSError) as error:
+        raise CommandError(str(error), FAILED) from error
     print(
-        f"{result.taken} frames decoded again: {result.rows['messages']} new messages, {left} in quarantine"
+        f"{result.taken} frames decoded again: {result.rows['messages']} new messages, "
+        f"{result.rows['quarantine']} still in quarantine"
     )
     return OK
 
