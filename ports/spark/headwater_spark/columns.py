@@ -188,7 +188,7 @@ class Stored(NamedTuple):
 
     path: str
     number: int
-    #: As of a range: its end minus its start is its size in bytes.
+    #: The difference is the size in bytes, like that of a range.
     start: int
     end: int
 
