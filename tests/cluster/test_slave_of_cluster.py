@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,13 +14,16 @@ from headwater_host.client.fmq import Client
 from headwater_host.hub.cluster.status import status
 from headwater_host.hub.config import ClusterConfig, HubConfig, Listener, ReplicationConfig
 from headwater_host.hub.replication.administration import REPLICATION
-from headwater_host.hub.replication.lineage import new_ident
+from headwater_host.hub.replication.lineage import Lineage, new_ident
+from headwater_host.hub.replication.rejoining import rejoin
 from headwater_host.hub.replication.slaves import Slaves
 from headwater_host.hub.service import Hub
 from headwater_host.hub.site import Site
 from headwater_host.hub.storage import Limits, Store
 from tests.cluster.hubs import SECONDS, client_of, free_port, leader_of, leading, member_of
 from tests.waiting import until
+from tools.broker import HOST
+from tools.postgres import DATABASE, USER, PostgreSql
 
 pytestmark = pytest.mark.needs_postgresql
 
@@ -189,3 +192,43 @@ async def test_the_hubs_of_a_cluster_step_down_for_a_promoted_slave(tmp_path: Pa
         assert (found["leader"], "promoted to epoch 2" in found["problem"]) == ("", True)
         async with Client("127.0.0.1", hubs.ports["c"], timeout=SECONDS) as other:
             await other.publish("t", b"2", 1)
+
+
+async def test_a_slave_keeps_what_a_failover_to_an_asynchronous_standby_lost(
+    tmp_path: Path, postgresql: Callable[..., PostgreSql]
+) -> None:
+    server = postgresql()
+    standby = server.standby("one")
+    url = f"postgresql://{USER}@{HOST}:{server.port},{HOST}:{standby.port}/{DATABASE}"
+    try:
+        async with world(url, tmp_path) as hubs, client_of(hubs.members, "p") as client:
+            await client.publish("t", b"kept", 1)
+            await hubs.equal()
+            last = f"SELECT max(seq) >= {hubs.site.store.seq} FROM turns"
+            while await asyncio.to_thread(standby.sql, last) != "t":
+                await asyncio.sleep(0.05)
+            await asyncio.to_thread(standby.kill)
+            for n in range(3):
+                await client.publish("t", b"lost %d" % n, 1)
+            await hubs.equal()
+            await asyncio.to_thread(server.kill)
+            await asyncio.to_thread(standby.start)
+            await asyncio.to_thread(standby.promote)
+            # More than was lost, so that the numbers of changes alone say nothing.
+            for n in range(20):
+                await client.publish("t", b"new %d" % n, 1)
+            await until(
+                lambda: "which this leader does not have" in hubs.site.health(),
+                seconds=SECONDS,
+                what="noticed",
+            )
+            leader = member_of(await leader_of(hubs.members)).lease.advertise
+            name = next(one for one in "ab" if leader.endswith(str(hubs.ports[one])))
+            history = Lineage.parse((await hubs.call(name))["lineage"])
+            await hubs.stop_slave()
+            found = await rejoin(tmp_path / "c.db", name, history)
+            assert found.messages == {"t": 3}
+            await hubs.start_slave()
+            await hubs.equal()
+    finally:
+        standby.remove()
