@@ -50,7 +50,10 @@ class Stat:
             self.last_ns = max(self.last_ns, other.last_ns)
         self.received += other.received
         self.stored += other.stored
-        self.latency.update(other.latency)
+        if self.latency:
+            self.latency.update(other.latency)
+        else:
+            self.latency = other.latency.copy()
 
 
 Stats = dict[Start, Stat]
@@ -91,31 +94,39 @@ def count(table: Any, settled: Settled) -> Stats:
     # Sorting 16-bit numbers takes linear time.
     small = start[rows].astype(np.uint16) if len(names) <= 0x10000 else start[rows]
     rows = rows[np.argsort(small, kind="stable")]
-    edges = np.searchsorted(start[rows], np.arange(len(names) + 1)).tolist()
-    for k, stat in enumerate(stats):
-        mine = rows[edges[k] : edges[k + 1]]
-        stat.stored = len(mine)
-        if len(mine):
-            times, seqs = time_ns[mine], seq[mine]
-            stat.first_ns, stat.last_ns = int(times.min()), int(times.max())
-            stat.low, stat.high = int(seqs.min()), int(seqs.max())
-        board, boot = divmod(int(names[k]), len(boots))
+    edges = np.searchsorted(start[rows], np.arange(len(names) + 1))
+    stored = np.diff(edges)
+    # Only starts with kept rows have extremes; the others' slices would be empty.
+    kept = np.flatnonzero(stored)
+    extremes = [
+        how.reduceat(column[rows], edges[kept]).tolist() if len(kept) else []
+        for column in (time_ns, seq)
+        for how in (np.minimum, np.maximum)
+    ]
+    for k, n, *found in zip(kept.tolist(), stored[kept].tolist(), *extremes, strict=True):
+        stat = stats[k]
+        stat.stored = n
+        stat.first_ns, stat.last_ns, stat.low, stat.high = found
+    for stat, name in zip(stats, names.tolist(), strict=True):
+        board, boot = divmod(name, len(boots))
         result[boards[board], boots[boot]] = stat
     timed = rows[valid(table["sent_ns"])[rows]]
-    _spread(stats, start[timed], buckets((time_ns[timed] - sent_ns[timed]) // 1000), "latency")
+    _spread(stats, start[timed], buckets((time_ns[timed] - sent_ns[timed]) // 1000))
     return result
 
 
-def _spread(stats: list[Stat], start: npt.NDArray[np.intp], value: npt.NDArray[np.int64], name: str) -> None:
-    """Count the values of each start. There are at most some thousand different values."""
+def _spread(stats: list[Stat], start: npt.NDArray[np.intp], bucket: npt.NDArray[np.int64]) -> None:
+    """Count the latencies of each start by bucket."""
     if not len(start):
         return
-    low = int(value.min())
-    width = int(value.max()) - low + 1
-    cells, counts = np.unique(start * width + (value - low), return_counts=True)
-    for cell, n in zip(cells.tolist(), counts.tolist(), strict=True):
-        k, at = divmod(cell, width)
-        getattr(stats[k], name)[at + low] += n
+    low = int(bucket.min())
+    width = int(bucket.max()) - low + 1
+    cells, counts = np.unique(start * width + (bucket - low), return_counts=True)
+    of, found = cells // width, (cells % width + low).tolist()
+    edges = np.flatnonzero(np.diff(of, prepend=-1)).tolist()
+    numbers_ = counts.tolist()
+    for k, begin, end in zip(of[edges].tolist(), edges, [*edges[1:], len(cells)], strict=True):
+        stats[k].latency = Counter(dict(zip(found[begin:end], numbers_[begin:end], strict=True)))
 
 
 def add(parts: Iterable[Stats]) -> Stats:
@@ -123,5 +134,8 @@ def add(parts: Iterable[Stats]) -> Stats:
     total: Stats = {}
     for part in parts:
         for start, stat in part.items():
-            total.setdefault(start, Stat()).add(stat)
+            known = total.get(start)
+            if known is None:
+                known = total[start] = Stat()
+            known.add(stat)
     return total
