@@ -74,7 +74,7 @@ def _run(log: Path, out: Path) -> float:
     return time.process_time() - began
 
 
-def main() -> int:
+def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -86,7 +86,7 @@ def main() -> int:
     parser.add_argument(
         "--interval", type=float, default=60, help="seconds between messages; default: %(default)s"
     )
-    chosen = parser.parse_args()
+    chosen = parser.parse_args(arguments)
     hour = int(3600 / chosen.interval * chosen.boards)
     if not hour < chosen.messages:
         parser.error(f"--messages: an hour has {hour} messages; measure more")
