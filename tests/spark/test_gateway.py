@@ -13,9 +13,11 @@ from headwater_host.fmq.values import encode
 from headwater_spark.pipeline import run_on
 from headwater_spark.tables import MESSAGES, QUARANTINE, TELEMETRY
 from tests.host.gateway_peers import recorded, running_gateway
-from tests.host.hub_client import Peer
+from tests.host.hub_client import Peer, config, hub_of
 from tests.host.test_gateway_hub import hub_source
+from tests.host.test_gateway_remote_hub import consuming, left
 from tests.spark.logs import InProcess, rows
+from tests.waiting import until
 from tools.broker import HOST, Mosquitto
 from tools.demo.boards import DemoBoard
 
@@ -47,6 +49,26 @@ def test_what_the_gateway_lands_becomes_tables(tmp_path: Path) -> None:
     assert values == sorted([("celsius", 20.5 + seq) for seq in range(6)] + [("celsius", 1.0)], key=repr)
     assert rows(tmp_path / "out", QUARANTINE, "kind", "reason", "bytes") == [("frame", "bad_qos", broken)]
     assert result.duplicates == 2
+
+
+def test_messages_of_a_hubs_consumer_group_become_tables_batch_by_batch(tmp_path: Path) -> None:
+    """What is acknowledged to the hub is in the log, and a message goes into the tables once."""
+
+    async def consume(numbers: range) -> None:
+        async with hub_of(config(tmp_path)) as hub, consuming(tmp_path, hub, "plant/+") as (_, recorder, *_):
+            peer = await Peer.login(hub, "board")
+            for seq in numbers:
+                values = {"board": "b7", "boot": 1, "seq": seq, "celsius": 20.5 + seq}
+                await peer.send_message(f"plant/{seq % 2}", encode(values), 1, tags=("raw",))
+            await until(lambda: recorder.durable == len(numbers) and left(hub) == 0)
+
+    for numbers in (range(5), range(5, 9)):
+        asyncio.run(consume(numbers))
+        assert run_on(InProcess(), tmp_path / "log", tmp_path / "out").rows["messages"] == len(numbers)
+    found = rows(tmp_path / "out", MESSAGES, "board", "seq", "topic", "tags", "copies")
+    assert found == [("b7", seq, f"plant/{seq % 2}", ["raw"], 1) for seq in range(9)]
+    values = rows(tmp_path / "out", TELEMETRY, "metric", "value_double")
+    assert values == sorted([("celsius", 20.5 + seq) for seq in range(9)], key=repr)
 
 
 @pytest.mark.needs_micropython
