@@ -20,6 +20,7 @@ from headwater_spark.engine import LocalEngine
 from headwater_spark.growth import compact, grow
 from headwater_spark.pipeline import run_on
 from headwater_spark.tables import FRAMES, MESSAGES, TABLES
+from tests.spark import kills
 from tests.spark.logs import BEGIN_NS, InProcess, Rec, assert_same_tables, publish, reading, rows, write_log
 
 
@@ -172,17 +173,17 @@ def test_a_run_killed_at_any_point_is_completed_by_the_next(tmp_path: Path) -> N
             log, out = folder / "log", folder / "out"
             grow(InProcess(), [extend(log, whole[0])], out)
             extend(log, whole[1])
-            with killing(at, after=after) as kills:
+            with killing(at, after=after) as killed:
                 grow(InProcess(), [log], out)
-            assert kills == [1]
+            assert killed == [1]
             extend(log, whole[2])
             result = grow(InProcess(), [log], out)
             assert result.batch == (2 if (at, after) == (1, False) else 3)
             assert_same_tables(out, tmp_path / "whole/out")
             assert not (out / "_work").exists()
-    with killing(points + 1, after=False) as kills:
+    with killing(points + 1, after=False) as killed:
         run_on(InProcess(), tmp_path / "whole/log", tmp_path / "not killed")
-    assert kills == [0]
+    assert killed == [0]
 
 
 def test_the_same_batch_by_two_processes_is_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -254,9 +255,9 @@ def test_a_compaction_killed_at_any_point_is_completed_by_the_next_run(tmp_path:
             folder = tmp_path / f"{at}-{after}"
             shutil.copytree(tmp_path / "whole", folder)
             log, out = folder / "log", folder / "out"
-            with killing(at, after=after) as kills:
+            with killing(at, after=after) as killed:
                 compact(LocalEngine(), out)
-            assert kills == [1]
+            assert killed == [1]
             assert_same_tables(out, tmp_path / "whole/out")
             grow(InProcess(), [extend(log, block(12))], out)
             assert seqs(out) == list(range(16))
@@ -316,3 +317,9 @@ def test_the_commands_of_tables(tmp_path: Path, capsys: pytest.CaptureFixture[st
     assert main(["pipeline", "files", str(out)]) == 2
     assert "is not a table" in capsys.readouterr().err
     assert main(["pipeline", "compact", "--out", str(tmp_path / "nowhere")]) == 2
+
+
+@pytest.mark.timeout(300)
+def test_killed_processes_leave_the_tables_of_an_undisturbed_run(tmp_path: Path) -> None:
+    found = kills.disturb(tmp_path, 4, 1, 150)
+    assert found["grow"] + found["compact"] >= 4
