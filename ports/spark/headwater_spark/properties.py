@@ -326,16 +326,17 @@ def _layout(data: Octets, at: Ints, end: Ints) -> _Layout | None:
         return None
     spans = {ident: span for ident, _ in PROPERTIES.values() if (span := walk.span(ident)) is not None}
     sample = data[at[:, None] + np.arange(end[0] - at[0])]
+    # Different keys of a block could become equal, so several keys do not vary.
+    varying = [*spans.values(), *(value for _, value in pairs), *(key for key, _ in pairs if len(pairs) == 1)]
     fixed = np.ones(sample.shape[1], np.bool_)
-    for span in spans.values():
+    for span in varying:
         fixed[slice(*span)] = False
-    for key, value in pairs:
-        # Different keys of a block could become equal.
-        fixed[slice(*key)] = len(pairs) > 1
-        fixed[slice(*value)] = False
     block = sample[0].copy()
-    sample = sample[(sample[:, fixed] == block[fixed]).all(axis=1)]
-    return _Layout(block, (sample == block).all(axis=0), spans, pairs, bool(walk.has(spec5.TOPIC_ALIAS)[0]))
+    same = (sample[(sample[:, fixed] == block[fixed]).all(axis=1)] == block).all(axis=0)
+    for span in varying:
+        # The first digits of a counter are the same for a while only.
+        same[slice(*span)] = same[slice(*span)].all()
+    return _Layout(block, same, spans, pairs, bool(walk.has(spec5.TOPIC_ALIAS)[0]))
 
 
 # -- any blocks --------------------------------------------------------------------------------------------------------
