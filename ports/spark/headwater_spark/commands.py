@@ -17,7 +17,8 @@ from headwater_host.cli.options import STORAGE, directory, location, whole
 from headwater_host.exits import FAILED, OK, USAGE, CommandError
 from headwater_spark import compact_command, report_command, stream_command
 from headwater_spark.identity import Identity
-from headwater_spark.launch import say, started
+from headwater_spark.launch import check_writable, say, started
+from headwater_spark.session import shares
 from headwater_spark.sizes import (
     BATCH_ROWS,
     MAX_BATCH_ROWS,
@@ -171,6 +172,7 @@ def _run(args: argparse.Namespace) -> int:
     # Check before Spark starts, which takes half a minute.
     logs = _check_places(args)
     chosen = settings(args)
+    check_writable(args.out)
     numbers: dict[str, Any] = {}
     with started(args) as spark:
         from headwater_spark import pipeline, report
@@ -182,11 +184,20 @@ def _run(args: argparse.Namespace) -> int:
         pipeline.run(
             spark, logs, args.out, report=write, sent=args.sent, say=say, display=Display(), **chosen
         )
+        found = shares(spark)
+        whole_s = sum(share.seconds for share in found) or 1.0
+        for share in found:
+            part = share.seconds / whole_s
+            say(
+                f"executor {share.executor} at {share.host}: {share.tasks} tasks, {part:.0%} of the task time"
+            )
     return show(numbers, args.out)
 
 
 def _stream(args: argparse.Namespace) -> int:
-    return stream_command.run(args, _logs(args), settings(args))
+    logs, chosen = _logs(args), settings(args)
+    check_writable(args.out)
+    return stream_command.run(args, logs, chosen)
 
 
 def _requarantine(args: argparse.Namespace) -> int:

@@ -15,6 +15,7 @@ import pyarrow.parquet as pq
 
 from headwater_spark.part import Part
 from headwater_spark.progress import Display, Step
+from headwater_spark.session import NO_CONNECT, ConnectError
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -71,7 +72,9 @@ class SparkEngine:
     """Run the work in Spark."""
 
     def __init__(self, spark: SparkSession, display: Display | None = None):
-        """Run on `spark`, and show the steps on `display`."""
+        """Run on `spark`, and show the steps on `display`. Raises ConnectError for a session of Spark Connect."""
+        if type(spark).__module__.startswith("pyspark.sql.connect"):
+            raise ConnectError(NO_CONNECT)
         self._spark = spark
         self._display = display
         self.slots = spark.sparkContext.defaultParallelism

@@ -6,7 +6,9 @@ import argparse
 import os
 import re
 import shutil
+import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,10 +16,15 @@ from typing import TYPE_CHECKING
 
 from headwater_host.capture.filesystem import LocationError
 from headwater_host.capture.log_id import LogIdError
-from headwater_host.exits import FAILED, CommandError
+from headwater_host.exits import FAILED, USAGE, CommandError
+from headwater_spark.session import NO_CONNECT
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+
+#: The oldest Java that Spark runs on.
+_JAVA = 17
 
 
 @contextmanager
@@ -26,6 +33,8 @@ def started(args: argparse.Namespace) -> Iterator[SparkSession]:
 
     Raises CommandError without Java, and for errors of Spark, of files and of tables that are busy.
     """
+    if args.master.startswith("sc://"):
+        raise CommandError(f"--master {args.master}: {NO_CONNECT}", USAGE)
     _check_java()
     from py4j.protocol import Py4JError  # type: ignore[import-untyped]
     from pyspark.errors import PySparkException
@@ -54,8 +63,18 @@ def started(args: argparse.Namespace) -> Iterator[SparkSession]:
             spark.stop()
 
 
+def check_writable(out: Path) -> None:
+    """Create the directory of the tables. Raises CommandError when this process cannot write to it."""
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=out) as file:
+            file.write(b"0")
+    except OSError as error:
+        raise CommandError(f"--out: cannot write to {out}: {error.strerror}", FAILED) from error
+
+
 def _check_java() -> None:
-    """Raise CommandError when there is no `java` that Spark's scripts can start."""
+    """Raise CommandError when there is no `java` that Spark's scripts can start, or it is too old."""
     home = os.environ.get("JAVA_HOME")
     if home:
         java = Path(home, "bin/java")
@@ -69,6 +88,25 @@ def _check_java() -> None:
         why = "PATH has no java" if home is None else "JAVA_HOME is empty, and PATH has no java"
         raise CommandError(
             f"Spark needs Java 17 or newer: {why}: apt-get install default-jre-headless", FAILED
+        )
+    command = str(Path(home, "bin/java")) if home else str(shutil.which("java"))
+    try:
+        done = subprocess.run(
+            [command, "-version"], capture_output=True, text=True, errors="replace", check=False
+        )
+    except OSError as error:
+        raise CommandError(f"{command} does not start: {error.strerror}", FAILED) from error
+    found = re.search(r'version "(?:1\.)?([0-9]+)', done.stderr)
+    if done.returncode or found is None:
+        said = done.stderr.strip().partition("\n")[0]
+        raise CommandError(
+            f"{command} is not a Java that works: {said or f'exit code {done.returncode}'}", FAILED
+        )
+    if int(found[1]) < _JAVA:
+        where = "JAVA_HOME" if home else "PATH"
+        raise CommandError(
+            f"{command} is Java {found[1]}, but Spark needs Java {_JAVA} or newer: install it and set {where}",
+            FAILED,
         )
 
 

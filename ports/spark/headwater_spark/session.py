@@ -5,10 +5,41 @@ from __future__ import annotations
 import os
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+
+#: Why the pipeline refuses a session of Spark Connect.
+NO_CONNECT = (
+    "the pipeline needs Spark's driver in its own process, so Spark Connect cannot run it: use spark-submit, or a "
+    "master such as local[*] or spark://HOST:PORT; reading logs and tables works over Spark Connect"
+)
+
+
+class ConnectError(RuntimeError):
+    """The session is one of Spark Connect."""
+
+
+class Share(NamedTuple):
+    """The work of one executor: completed tasks, and the sum of their times."""
+
+    executor: str
+    host: str
+    tasks: int
+    seconds: float
+
+
+def shares(session: SparkSession) -> list[Share]:
+    """Return the work of each executor since the session started; without executors, an empty list."""
+    java: Any = session.sparkContext._jsc.sc().statusStore().executorList(False)
+    found = (java.apply(number) for number in range(java.size()))
+    return sorted(
+        Share(one.id(), one.hostPort(), one.completedTasks(), one.totalDuration() / 1000)
+        for one in found
+        if one.id() != "driver"
+    )
 
 
 _LOGGING = Path(__file__).with_name("log4j2.properties")

@@ -1,0 +1,177 @@
+"""The command on clusters of two workers, and what Spark Connect can do. Each test starts its own Spark."""
+
+import os
+import re
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from queue import Queue
+
+import pytest
+
+from headwater_host.cli.main import main
+from headwater_spark.pipeline import run_on
+from headwater_spark.session import NO_CONNECT
+from tests.conftest import require
+from tests.spark.logs import InProcess, Rec, assert_same_tables, publish, reading, write_log
+
+pytestmark = [pytest.mark.needs_java, pytest.mark.timeout(900)]
+
+_SMALL = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Xss512k"
+_ENVIRONMENT = os.environ | {
+    "PYTHONPATH": os.pathsep.join(filter(None, sys.path)),
+    "PYSPARK_PYTHON": sys.executable,
+    "PYSPARK_DRIVER_PYTHON": sys.executable,
+    "SPARK_LOCAL_IP": "127.0.0.1",
+    # The master's and the workers' processes.
+    "SPARK_DAEMON_JAVA_OPTS": _SMALL,
+    "SPARK_DAEMON_MEMORY": "128m",
+}
+
+
+def capture_of(directory: Path) -> Path:
+    """3,000 messages in 60 blocks."""
+    blocks = [
+        [Rec(publish("t", reading("b", 1, seq, load=seq / 8)), at=seq) for seq in range(at, at + 50)]
+        for at in range(0, 3000, 50)
+    ]
+    return write_log(directory, blocks, segment_blocks=20)
+
+
+def run_pipeline(master: str, log: Path, out: Path) -> dict[str, int]:
+    """Run the command; the completed tasks of each executor."""
+    settings = {
+        "spark.executor.cores": "1",
+        "spark.executor.memory": "512m",
+        "spark.driver.memory": "512m",
+        "spark.cores.max": "2",
+        # Begin when both executors are there.
+        "spark.scheduler.minRegisteredResourcesRatio": "1.0",
+        "spark.scheduler.maxRegisteredResourcesWaitingTime": "300s",
+        "spark.executor.extraJavaOptions": _SMALL,
+    }
+    words = ["pipeline", "run", "--capture", str(log), "--out", str(out), "--master", master]
+    words += ["--partition-bytes", "20k"]
+    for name, value in settings.items():
+        words += ["--conf", f"{name}={value}"]
+    done = subprocess.run(
+        [sys.executable, "-m", "headwater_host", *words],
+        env=_ENVIRONMENT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "Traceback" not in done.stderr
+    found = re.findall(
+        r"^pipeline: executor (\w+) at \S+: (\d+) tasks, \d+% of the task time$", done.stderr, re.M
+    )
+    return {executor: int(tasks) for executor, tasks in found}
+
+
+def check(master: str, directory: Path) -> None:
+    log = capture_of(directory / "log")
+    tasks = run_pipeline(master, log, directory / "out")
+    assert len(tasks) == 2
+    assert min(tasks.values()) >= 2, tasks
+    run_on(InProcess(), log, directory / "here", partition_bytes=20 << 10)
+    assert_same_tables(directory / "out", directory / "here")
+
+
+def test_local_cluster_with_two_workers(tmp_path: Path) -> None:
+    check("local-cluster[2,1,512]", tmp_path)
+
+
+@contextmanager
+def daemon(name: str, *words: str, says: str) -> Iterator[re.Match[str]]:
+    """A process of a standalone cluster, when it has printed a line that matches."""
+    import pyspark
+
+    home = Path(pyspark.__file__).parent
+    environment = _ENVIRONMENT | {"SPARK_HOME": str(home)}
+    environment.pop("SPARK_SUBMIT_OPTS", None)
+    with subprocess.Popen(
+        [home / "bin" / "spark-class", f"org.apache.spark.deploy.{name}", "--host", "127.0.0.1", *words],
+        env=environment,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
+        lines: Queue[str] = Queue()
+
+        def read() -> None:
+            assert process.stderr is not None
+            for line in process.stderr:
+                lines.put(line)
+
+        reader = threading.Thread(target=read, daemon=True)
+        reader.start()
+        seen = []
+        try:
+            while True:
+                seen.append(lines.get(timeout=300))
+                if found := re.search(says, seen[-1]):
+                    break
+            yield found
+        except BaseException:
+            print("".join(seen))
+            raise
+        finally:
+            process.terminate()
+            reader.join()
+
+
+def test_standalone_with_two_workers(tmp_path: Path) -> None:
+    require("java")
+    ports = ("--port", "0", "--webui-port", "0")
+    with daemon("master.Master", *ports, says=r"Starting Spark master at (spark://\S+)") as master:
+        worker = (*ports, "--cores", "1", "--memory", "600m", master[1])
+        with (
+            daemon("worker.Worker", *worker, "-d", str(tmp_path / "1"), says="Successfully registered"),
+            daemon("worker.Worker", *worker, "-d", str(tmp_path / "2"), says="Successfully registered"),
+        ):
+            check(master[1], tmp_path)
+
+
+def test_the_command_refuses_spark_connect(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    log = capture_of(tmp_path / "log")
+    words = ["pipeline", "run", "--capture", str(log), "--out", str(tmp_path / "out")]
+    assert main([*words, "--master", "sc://127.0.0.1"]) == 2
+    assert capsys.readouterr().err == f"headwater: --master sc://127.0.0.1: {NO_CONNECT}\n"
+
+
+def test_spark_connect_reads_logs_and_refuses_the_pipeline(tmp_path: Path) -> None:
+    log = capture_of(tmp_path / "log")
+    program = f"""
+import sys
+from pyspark.sql import SparkSession
+from headwater_spark import pipeline
+spark = SparkSession.builder.remote("local[1]").config("spark.driver.memory", "512m").getOrCreate()
+print(type(spark).__module__)
+frames = spark.read.format("headwater").load({str(log)!r})
+print(frames.count(), frames.where("time_ns % 1000000000 = 0").count())
+decoded = spark.read.format("headwater").option("view", "decoded").load({str(log)!r})
+print(decoded.groupBy("topic").count().collect())
+query = (
+    spark.readStream.format("headwater").load({str(log)!r}).writeStream.format("memory").queryName("rows")
+    .trigger(availableNow=True).option("checkpointLocation", {str(tmp_path / "state")!r}).start()
+)
+query.awaitTermination()
+print(spark.table("rows").count())
+try:
+    pipeline.run(spark, {str(log)!r}, {str(tmp_path / "out")!r})
+except Exception as error:
+    print(type(error).__name__, error)
+spark.stop()
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", program], env=_ENVIRONMENT, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    module, counts, topics, streamed, error = done.stdout.splitlines()
+    assert module == "pyspark.sql.connect.session"
+    assert (counts, topics, streamed) == ("3000 3", "[Row(topic='t', count=3000)]", "3000")
+    assert error == f"ConnectError {NO_CONNECT}"
