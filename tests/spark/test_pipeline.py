@@ -430,10 +430,17 @@ def test_a_java_that_is_not_there_is_named(
     assert err.count("\n") == 1
 
 
-def test_a_spark_that_does_not_start_is_no_traceback(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "option, message",
+    [("--master=nonsense", b""), ("--conf=spark.driver.memory=200m", b"Insufficient driver memory")],
+)
+def test_a_spark_that_does_not_start_is_no_traceback(tmp_path: Path, option: str, message: bytes) -> None:
     log = capture_of(tmp_path / "log")
     places = ("--capture", log, "--out", tmp_path / "out")
-    shown = headwater("pipeline", "run", *places, "--master", "nonsense")
-    assert b"headwater: Spark does not start; check --master and --conf: " in shown.stderr
+    shown = headwater("pipeline", "run", *places, option)
+    last = shown.stderr.splitlines()[-1]
+    assert last.startswith(b"headwater: Spark does not start; check --master and --conf: ")
+    assert message in last
     assert b"Traceback" not in shown.stderr
+    assert b"\tat " not in shown.stderr
     assert shown.returncode == 1

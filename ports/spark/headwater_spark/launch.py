@@ -118,5 +118,5 @@ def say(text: str) -> None:
 def _cause(text: str) -> str:
     """Extract the cause from Spark's error: the last line of a Python traceback, the JVM's error, or all of it."""
     python = re.search(r"^Traceback \(most recent call last\):\n(?: .*\n)+(.+)$", text, re.MULTILINE)
-    found = python or re.search(r"^: (.+)\n\tat ", text, re.MULTILINE)
-    return found[1] if found else text
+    found = python or re.search(r"^: (.+?)\n\s+at ", text, re.MULTILINE | re.DOTALL)
+    return " ".join(found[1].splitlines()) if found else text
