@@ -430,17 +430,22 @@ def test_a_java_that_is_not_there_is_named(
     assert err.count("\n") == 1
 
 
-@pytest.mark.parametrize(
-    "option, message",
-    [("--master=nonsense", b""), ("--conf=spark.driver.memory=200m", b"Insufficient driver memory")],
-)
-def test_a_spark_that_does_not_start_is_no_traceback(tmp_path: Path, option: str, message: bytes) -> None:
+def test_a_master_that_is_none_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    log = capture_of(tmp_path / "log")
+    words = ["pipeline", "run", "--capture", str(log), "--out", str(tmp_path / "out"), "--master", "nonsense"]
+    assert main(words) == 2
+    assert capsys.readouterr().err.startswith(
+        "headwater: --master nonsense: expected local[*], local[N], spark://"
+    )
+
+
+def test_a_spark_that_does_not_start_is_no_traceback(tmp_path: Path) -> None:
     log = capture_of(tmp_path / "log")
     places = ("--capture", log, "--out", tmp_path / "out")
-    shown = headwater("pipeline", "run", *places, option)
+    shown = headwater("pipeline", "run", *places, "--conf=spark.driver.memory=200m")
     last = shown.stderr.splitlines()[-1]
     assert last.startswith(b"headwater: Spark does not start; check --master and --conf: ")
-    assert message in last
+    assert b"Insufficient driver memory" in last
     assert b"Traceback" not in shown.stderr
     assert b"\tat " not in shown.stderr
     assert shown.returncode == 1

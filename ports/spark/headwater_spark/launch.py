@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 #: The oldest Java that Spark runs on.
 _JAVA = 17
+_MASTER = re.compile(r"local($|\[)|local-cluster\[|(spark|k8s|mesos)://|yarn$")
 
 
 @contextmanager
@@ -35,6 +36,11 @@ def started(args: argparse.Namespace) -> Iterator[SparkSession]:
     """
     if args.master.startswith("sc://"):
         raise CommandError(f"--master {args.master}: {NO_CONNECT}", USAGE)
+    if not _MASTER.match(args.master):
+        raise CommandError(
+            f"--master {args.master}: expected local[*], local[N], spark://HOST:PORT, yarn or k8s://HOST:PORT",
+            USAGE,
+        )
     _check_java()
     from py4j.protocol import Py4JError  # type: ignore[import-untyped]
     from pyspark.errors import PySparkException
