@@ -95,6 +95,7 @@ def run(
         )
         cluster.examines = until_wrong
         cluster.tell = tell
+        cluster.calm = stored > 0
         if stored:
             await store_messages(servers[0].url(), stored)
         if standby:

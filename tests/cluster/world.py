@@ -187,6 +187,8 @@ class Cluster(World):
         self.replication = {one.port: network.proxy(("127.0.0.1", one.port)) for one in servers}
         self.units = [Unit(self, number) for number in range(hubs)]
         self.gaps: dict[str, list[float]] = defaultdict(list)
+        #: True to inject a fault only while all hubs are ready: one that starts takes the processor from the others.
+        self.calm = False
         #: Called with each line of the progress.
         self.tell: Callable[[str], object] = lambda text: None
         self._leader = -1
@@ -241,10 +243,11 @@ class Cluster(World):
         return self.units[max(self._leader, 0)]
 
     async def candidate(self) -> None:
-        """Wait until another hub than the leader is ready to lead."""
+        """Wait until another hub than the leader is ready to lead; ``calm``: until all are."""
+        enough = all if self.calm else any
         others = [unit for unit in self.units if unit is not self.leader]
         deadline = time.monotonic() + PATIENCE
-        while others and not any([await unit.is_ready() for unit in others]):
+        while others and not enough([await unit.is_ready() for unit in others]):
             if time.monotonic() > deadline:
                 raise AssertionError(f"no candidate within {PATIENCE} s:\n{self.logs()}")
             await asyncio.sleep(0.05)

@@ -446,10 +446,16 @@ class PostgresEngine:
 
     def _pieces(self, query: str, size: int = _AT_ONCE) -> Iterator[list[Row]]:
         """Yield many rows at once. Only in a snapshot."""
-        with self._explaining(), self._loading().cursor("pieces", binary=True) as cursor:
-            cursor.execute(query.encode())
-            while some := cursor.fetchmany(size):
-                yield some
+        cursor = self._loading().cursor("pieces", binary=True)
+        try:
+            with self._explaining():
+                cursor.execute(query.encode())
+                while some := cursor.fetchmany(size):
+                    yield some
+        finally:
+            # The connection may be lost.
+            with contextlib.suppress(psycopg.Error):
+                cursor.close()
 
     def last(self) -> int:
         """Return the sequence number of the last change."""
