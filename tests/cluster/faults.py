@@ -301,8 +301,9 @@ async def _promote(cluster: Cluster) -> None:
     await asyncio.to_thread(old.follow, new, name_of(old), port)
     if cluster.checker.count["acked"] > acked:
         cluster.checker.wrong.append("lost: acknowledged without a standby, after a failover")
-    cluster.begin_fault("PostgreSQL's failover, after its own time", anywhere=True)
     await asyncio.to_thread(new.require, name_of(old))
+    # From now on PostgreSQL commits.
+    cluster.begin_fault("PostgreSQL's failover, after its own time", anywhere=True)
     await cluster.recovered()
 
 

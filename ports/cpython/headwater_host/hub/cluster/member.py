@@ -75,6 +75,8 @@ class Member(Leadership):
         self._epoch = 0
         #: True once the storage says that another hub leads.
         self._fenced = False
+        #: True once everything has been read that another hub has written.
+        self._ready = False
         #: Why the storage cannot be followed, or "".
         self._problem = ""
         #: Times that this hub began to lead.
@@ -140,7 +142,7 @@ class Member(Leadership):
             return promoted(self._deposed)
         if self.broker is not None:
             return self.broker.durable.failure()
-        return self._problem or self.lease.problem or ("" if self.store else "the hub reads its storage")
+        return self._problem or self.lease.problem or ("" if self._ready else "the hub reads its storage")
 
     def measure(self, metrics: Metrics) -> None:
         """Add the metrics of leadership."""
@@ -189,7 +191,7 @@ class Member(Leadership):
         elif self.lease.epoch:
             await self._lead(self.store, self.lease.epoch)
         else:
-            self._mirror(self.store, 1)
+            self._read_on(self.store)
 
     async def _load(self) -> None:
         """Read the whole storage, in a thread."""
@@ -205,10 +207,15 @@ class Member(Leadership):
         self._engine, self.store = _, store = await asyncio.to_thread(load)
         self._problem = ""
         self._deposed = int(store.counter("deposed") or 0)
-        self._mirror(store, 1)
         # The tables exist now.
         self.lease.start()
-        self.lease.stand(not self._deposed)
+        self._read_on(store)
+
+    def _read_on(self, store: Store) -> None:
+        """Apply what the leader has written since; stand for the lease once that is all."""
+        if self._mirror(store, 1) and not self._ready:
+            self._ready = True
+            self.lease.stand(not self._deposed)
 
     def _mirror(self, store: Store, rounds: int) -> bool:
         """Apply what the leader has written since; return whether that is all."""
@@ -325,6 +332,7 @@ class Member(Leadership):
     async def _drop_store(self) -> None:
         engine, store = self._engine, self.store
         self._engine = self.store = None
+        self._ready = False
         if engine is not None:
             engine.abort()
         if store is not None:
