@@ -164,7 +164,7 @@ def test_only_the_last_messages_are_read_for_details(tmp_path: Path) -> None:
 def test_values_are_at_their_send_times_unless_the_clock_is_wrong(tmp_path: Path) -> None:
     late = [
         message("b1", 1, n, 100 * SECOND, sent=(100 - n) * SECOND, values={"celsius": float(n)})
-        for n in range(101)
+        for n in reversed(range(101))  # the newest value arrives first
     ]
     wrong = [message("b2", 1, n, n * SECOND, sent=10**9, values={"celsius": float(n)}) for n in range(101)]
     out = tables(tmp_path, *wrong, *late)

@@ -407,12 +407,13 @@ def _values(tables: Tables, result: Overview, boards: Sequence[str]) -> None:
         chosen |= ds.field("board").is_null()
     columns = ["board", "metric", "time", "received_ns", "value_double"]
     for batch in tables.batches(TELEMETRY, columns, condition & chosen):
+        time_ns = _value_times(batch, slots.first_ns)
         table = pa.table(
             {
                 "board": pc.fill_null(batch["board"].cast(pa.string()), NO_BOARD),
                 "metric": batch["metric"].cast(pa.string()),
-                "slot": pa.array(_value_slots(batch, slots)),
-                "received_ns": batch["received_ns"],
+                "slot": pa.array(slots.of(time_ns)),
+                "time_ns": pa.array(time_ns),
                 "value": batch["value_double"],
             }
         )
@@ -430,11 +431,11 @@ def _values(tables: Tables, result: Overview, boards: Sequence[str]) -> None:
             cell[1] += row["value_count"]
             cell[2] = min(cell[2], row["value_min"])
             cell[3] = max(cell[3], row["value_max"])
-        latest = table.sort_by("received_ns").group_by(["board", "metric"], use_threads=False)
-        for row in latest.aggregate([("received_ns", "last"), ("value", "last")]).to_pylist():
+        latest = table.sort_by("time_ns").group_by(["board", "metric"], use_threads=False)
+        for row in latest.aggregate([("time_ns", "last"), ("value", "last")]).to_pylist():
             key = row["board"], row["metric"]
-            if key not in last or last[key][0] <= row["received_ns_last"]:
-                last[key] = row["received_ns_last"], row["value_last"]
+            if key not in last or last[key][0] <= row["time_ns_last"]:
+                last[key] = row["time_ns_last"], row["value_last"]
     drawn: dict[str, list[Series]] = defaultdict(list)
     for (board, metric), cells in sorted(sums.items()):
         total, count, low, high = cells.T
@@ -452,11 +453,11 @@ def _values(tables: Tables, result: Overview, boards: Sequence[str]) -> None:
     result.series = {board: drawn[board] for board in boards if drawn[board]}
 
 
-def _value_slots(batch: Any, slots: Slots) -> Rows:
-    """Return the slots of telemetry rows: of the send time, or of the receive time if the board's clock is wrong."""
-    received = slots.of(numbers(batch["received_ns"]))
-    sent = slots.of(numbers(pc.cast(batch["time"], pa.int64())) * 1000)
-    chosen: Rows = np.where(valid(batch["time"]) & (sent >= 0) & (sent <= received), sent, received)
+def _value_times(batch: Any, first_ns: int) -> Rows:
+    """Return the times of telemetry rows: the send time, or the receive time if the board's clock is wrong."""
+    received = numbers(batch["received_ns"])
+    sent = numbers(pc.cast(batch["time"], pa.int64())) * 1000
+    chosen: Rows = np.where(valid(batch["time"]) & (sent >= first_ns) & (sent <= received), sent, received)
     return chosen
 
 
