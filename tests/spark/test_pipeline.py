@@ -376,6 +376,7 @@ def test_a_place_that_cannot_be_written_is_an_error(tmp_path: Path) -> None:
         (["--capture", ".", "--batch-rows", "x"], "is not a whole number from 1"),
         (["--capture", ".", "--out", "."], "is the capture log itself"),
         (["--capture", ".", "--out", ""], "the directory name is empty"),
+        (["--capture", ".", "--out", "s3://bucket/out"], "s3://bucket/out: this needs a directory of this"),
         (["--capture", ".", "--conf", "key"], "expected KEY=VALUE"),
         (["--capture", ".", "--logical-topic", "a/#/b"], "a/#/b: not a valid topic filter"),
         (["--capture", ".", "--max-message", "2g"], "2g: a size here is 1 to 1g"),

@@ -35,6 +35,7 @@ from headwater_host.cli.options import (
     LOCATION,
     SIZE,
     STORAGE,
+    directory,
     integer,
     option,
     subcommand,
@@ -88,7 +89,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         option(command, "directory", "Directory of the capture log, or its URI (s3://...)", LOCATION)
         option(command, "--storage", "Storage option such as AWS_ENDPOINT_URL; repeatable", STORAGE)
     for command in (remove, repair, readers, ship_):
-        option(command, "directory", "Directory of the capture log", metavar="DIR", type=Path)
+        option(command, "directory", "Directory of the capture log", metavar="DIR", type=directory)
     option(ship_, "target", "Directory or URI of the copy (s3://bucket/prefix)", LOCATION, metavar="TARGET")
     option(ship_, "--storage", "Storage option such as AWS_ENDPOINT_URL; repeatable", STORAGE)
     for command in (ls, check, stats, remove, readers, ship_):

@@ -131,7 +131,9 @@ def content(file: str) -> bytes:
 
 
 def directory(text: str) -> Path:
-    """Parse a directory. Refuses "", which ``Path`` would take as the current directory."""
+    """Parse a directory of this machine. Refuses "", which ``Path`` would take as the current directory."""
     if not text:
         raise argparse.ArgumentTypeError("the directory name is empty")
-    return Path(text)
+    if is_remote(text):
+        raise argparse.ArgumentTypeError(f"{text}: this needs a directory of this machine")
+    return local_path(text)
