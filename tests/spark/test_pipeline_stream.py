@@ -3,6 +3,7 @@
 import signal
 import subprocess
 import threading
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -19,6 +20,7 @@ from headwater_spark.stream_command import line
 from headwater_spark.tables import FRAMES, MESSAGES
 from tests.host.command import HEADWATER, PATIENCE_S, environment, headwater
 from tests.rows import each_row
+from tests.spark import test_logical_pipeline, test_pipeline, test_pipeline_fmq
 from tests.spark.logs import InProcess, Rec, assert_same_tables, publish, reading, rows, write_log
 
 if TYPE_CHECKING:
@@ -69,6 +71,33 @@ def test_a_stream_makes_the_tables_of_a_batch(tmp_path: Path, records: int) -> N
     again = Stream(InProcess(), [Log.at(log)], tmp_path / "out")
     for number, upto in enumerate(ends):
         again.add(upto, number)
+    assert_same_tables(tmp_path / "out", tmp_path / "batch")
+
+
+def logical_log(directory: Path) -> Path:
+    some = test_logical_pipeline.records()
+    return write_log(directory, [some[at : at + 90] for at in range(0, len(some), 90)], segment_blocks=20)
+
+
+@each_row(
+    "make, size",
+    [
+        (test_pipeline.capture_of, 100),  # duplicates by identity and by mark, conflicts, malformed frames
+        (test_pipeline_fmq.capture_of, 100),
+        (test_pipeline_fmq.by_hash, 3),  # names of topics that a later batch has
+        (logical_log, 300),  # groups of IBM MQ over several batches
+    ],
+)
+def test_what_later_batches_change_is_as_in_a_batch(
+    tmp_path: Path, make: Callable[[Path], Path], size: int
+) -> None:
+    log = make(tmp_path / "log")
+    stream = Stream(InProcess(), [Log.at(log)], tmp_path / "out")
+    ends = positions(log, size)
+    assert len(ends) > 3
+    for number, upto in enumerate(ends):
+        stream.add(upto, number)
+    run_on(InProcess(), log, tmp_path / "batch")
     assert_same_tables(tmp_path / "out", tmp_path / "batch")
 
 

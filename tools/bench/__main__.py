@@ -27,6 +27,7 @@ MODULES = {
     "spark": "tools.bench.spark",
     "spark-decoders": "tools.bench.spark_decoders",
     "spark-mq": "tools.bench.spark_mq",
+    "spark-stream": "tools.bench.spark_stream",
     "wire": "tools.bench.wire",
 }
 

@@ -87,11 +87,11 @@ class GatewayError(Exception):
     """A started process does not behave as expected."""
 
 
-class _Process:
+class Process:
     """A process of this benchmark and its output."""
 
     def __init__(self, *arguments: object):
-        path = os.pathsep.join(str(ROOT / folder) for folder in ("sdk", "ports/cpython"))
+        path = os.pathsep.join(str(ROOT / folder) for folder in ("sdk", "ports/cpython", "ports/spark"))
         self._process = subprocess.Popen(
             [sys.executable, "-m", *(str(argument) for argument in arguments)],
             cwd=ROOT,
@@ -125,7 +125,7 @@ class _Recorder:
     def __init__(self, port: int, topic: str, qos: int, folder: Path, version: str):
         self._file = folder / "payloads"
         window = [RECEIVE_MAXIMUM] if version == "5.0" else []
-        self.process = _Process("tools.bench.gateways.recorder", port, topic, qos, self._file, *window)
+        self.process = Process("tools.bench.gateways.recorder", port, topic, qos, self._file, *window)
         if self.process.line() != "subscribed\n":
             raise GatewayError("the subscriber could not subscribe")
 
@@ -137,7 +137,7 @@ class _Recorder:
         return [int(time) for time in self.process.end().split()]
 
 
-class _Gateway:
+class Gateway:
     """The gateway."""
 
     def __init__(self, port: int, topic: str, qos: int, folder: Path, version: str, *options: object):
@@ -147,7 +147,7 @@ class _Gateway:
             f'capture = "{self.log}"\n[[broker]]\nhost = "{HOST}"\nport = {port}\n'
             f'topics = ["{topic}:{qos}"]\nprotocol = "{version}"\nreceive_maximum = {RECEIVE_MAXIMUM}\n'
         )
-        self.process = _Process("headwater_host", "gateway", "--config", config, *options)
+        self.process = Process("headwater_host", "gateway", "--config", config, *options)
         self._wait("subscribed")
 
     def _wait(self, text: str) -> None:
@@ -171,11 +171,11 @@ class _Gateway:
 
 
 #: Label, kind and version of MQTT.
-ROWS: dict[str, tuple[str, type[_Recorder | _Gateway], str]] = {
+ROWS: dict[str, tuple[str, type[_Recorder | Gateway], str]] = {
     "subscriber-3.1.1": ("writes and syncs only, 3.1.1", _Recorder, "3.1.1"),
-    "gateway-3.1.1": ("headwater gateway, 3.1.1", _Gateway, "3.1.1"),
+    "gateway-3.1.1": ("headwater gateway, 3.1.1", Gateway, "3.1.1"),
     "subscriber-5.0": ("writes and syncs only, 5.0", _Recorder, "5.0"),
-    "gateway-5.0": ("headwater gateway, 5.0", _Gateway, "5.0"),
+    "gateway-5.0": ("headwater gateway, 5.0", Gateway, "5.0"),
 }
 #: Receive Maximum at MQTT 5.0, the gateway's default.
 RECEIVE_MAXIMUM = 4096
@@ -185,7 +185,7 @@ _FLOORS = {"gateway-3.1.1": "subscriber-3.1.1", "gateway-5.0": "subscriber-5.0"}
 _BUDGETED = "gateway-5.0"
 
 
-def _until_recorded(receiver: _Recorder | _Gateway, count: int, broker: Mosquitto) -> None:
+def _until_recorded(receiver: _Recorder | Gateway, count: int, broker: Mosquitto) -> None:
     deadline = time.monotonic() + _LONG_S
     while (recorded := receiver.recorded()) < count:
         if time.monotonic() > deadline:
@@ -209,14 +209,14 @@ def _place() -> Iterator[Path]:
 @contextlib.contextmanager
 def _receiving(
     row: str, qos: int, *options: object, tapped: bool = False
-) -> Iterator[tuple[Mosquitto, _Recorder | _Gateway, _Process | None]]:
+) -> Iterator[tuple[Mosquitto, _Recorder | Gateway, Process | None]]:
     """Run a broker, a receiver, and optionally a tap between them."""
     _, kind, version = ROWS[row]
     with _place() as folder, contextlib.ExitStack() as stack:
         broker = stack.enter_context(Mosquitto(folder / "broker", settings=DEFAULTS))
         port, tap = broker.port, None
         if tapped:
-            tap = _Process("tools.bench.gateways.tap", broker.port)
+            tap = Process("tools.bench.gateways.tap", broker.port)
             stack.callback(tap.kill)
             port = int(tap.line())
         receiver = kind(port, Mqtt(broker.port, qos, "x").topic(0), qos, folder, version, *options)
@@ -242,7 +242,7 @@ def _bursts(figures: Figures, row: str, qos: int, bursts: int) -> None:
     _note(figures.rates, row, qos, size * bursts / took)
 
 
-def _tapped(tap: _Process) -> list[tuple[float, float]]:
+def _tapped(tap: Process) -> list[tuple[float, float]]:
     lines = (line.split() for line in tap.end().splitlines())
     return [(float(passed), float(acknowledged)) for passed, acknowledged in lines]
 
@@ -271,7 +271,7 @@ def _budget(figures: Figures, rate: int, seconds: float) -> None:
     options = ("--syncs-per-second", rate, "--sync-credit", 1)
     count = int(PACE * seconds)
     with _receiving(_BUDGETED, 1, *options, tapped=True) as (broker, gateway, tap):
-        assert isinstance(gateway, _Gateway)
+        assert isinstance(gateway, Gateway)
         os.sync()
         wire = Mqtt(broker.port, 1, "x")
         used, written = processor_seconds(gateway.process.pid), _bytes_written(gateway.log)

@@ -39,14 +39,14 @@ def small(number: int) -> bytes:
     return b"\x30\x38\x00\x03b/%d%b" % (number % 4, payload)
 
 
-def large(number: int) -> bytes:
+def large(number: int, time_us: int | None = None) -> bytes:
     """Return a packet of about 142 bytes: QoS 1, a time and four values."""
     payload = (
         b'{"board":"board%d","boot":3,"seq":%d,"t":%d,"load1":0.%02d,"mem_free":%d,"disk":%d,"net_rx":%d}'
         % (
             number % 4,
             1_000_000 + number // 4,
-            _BEGIN_US + number * 500 - 2000,
+            _BEGIN_US + number * 500 - 2000 if time_us is None else time_us,
             number % 100,
             100_000 + number % 1000,
             5555,
