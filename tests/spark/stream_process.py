@@ -13,9 +13,9 @@ from headwater_spark.session import local_session
 def main(log: str, out: str, checkpoint: str, result: str) -> None:
     spark = local_session("stream", "local[2,4]", {"spark.sql.shuffle.partitions": "2"})
     frames = spark.readStream.format("headwater").option("maxRowsPerTrigger", 40).load(log)
-    numbers = frames.selectExpr("cast(substr(decode(frame, 'utf-8'), 6) as int) as number")
+    payload = "regexp_extract(decode(frame, 'utf-8'), '\"seq\": ([0-9]+)', 1)"
+    numbers = frames.selectExpr(f"cast({payload} as int) as number")
     query = numbers.writeStream.format("parquet").option("checkpointLocation", checkpoint).start(out)
-    print("started", flush=True)
     sys.stdin.readline()
     query.processAllAvailable()
     query.stop()
