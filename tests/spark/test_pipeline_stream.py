@@ -11,6 +11,7 @@ import pytest
 
 from headwater_host.capture.log_id import log_id
 from headwater_host.capture.manifest import list_log
+from headwater_spark import delta
 from headwater_spark.batches import writing
 from headwater_spark.pipeline import run_on
 from headwater_spark.plan import Log
@@ -143,6 +144,18 @@ def test_several_logs_and_one_that_does_not_exist_yet(tmp_path: Path) -> None:
     assert sorted(rows(tmp_path / "out", MESSAGES, "seq")) == list(range(15))
     assert seen[0].behind > 0
     assert seen[1].behind == 0
+
+
+def test_small_files_are_merged_now_and_then(tmp_path: Path) -> None:
+    log = log_of(tmp_path / "log", 0, *[5] * 8)
+    said: list[str] = []
+    stream = Stream(InProcess(), [Log.at(log)], tmp_path / "out", say=said.append, compact_every=3)
+    for number, upto in enumerate(positions(log, 5)):
+        stream.add(upto, number)
+    assert len([text for text in said if text.startswith("merged files")]) == 2
+    assert len(delta.live(tmp_path / "out", MESSAGES).files) == 3
+    run_on(InProcess(), log, tmp_path / "batch")
+    assert_same_tables(tmp_path / "out", tmp_path / "batch")
 
 
 def test_a_line_for_each_batch(tmp_path: Path) -> None:

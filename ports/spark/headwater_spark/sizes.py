@@ -15,6 +15,8 @@ BATCH_ROWS = 1 << 15
 TRIGGER_BYTES = 256 << 20
 #: Default time between two micro-batches of `headwater pipeline stream`, in s.
 TRIGGER_S = 2.0
+#: Default number of its micro-batches after which small files are merged.
+COMPACT_EVERY = 50
 #: Default maximum payload of ``logical_messages``: the largest MaxMsgLength of IBM MQ.
 MAX_MESSAGE = 100 << 20
 

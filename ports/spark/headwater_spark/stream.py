@@ -18,11 +18,11 @@ from headwater_host.capture.log_id import LogIdError, log_id
 from headwater_host.capture.manifest import list_log
 from headwater_spark.batches import BusyError
 from headwater_spark.engine import Engine
-from headwater_spark.growth import grow
+from headwater_spark.growth import compact, grow
 from headwater_spark.plan import Log
 from headwater_spark.positions import Position, advance
 from headwater_spark.result import Result
-from headwater_spark.sizes import TRIGGER_BYTES, TRIGGER_S
+from headwater_spark.sizes import COMPACT_EVERY, TRIGGER_BYTES, TRIGGER_S
 from headwater_spark.tables import POSITIONS
 
 if TYPE_CHECKING:
@@ -55,7 +55,8 @@ class _StopError(Exception):
 class Stream:
     """A query that keeps the tables in `out` up to date with `logs`.
 
-    `settings` are those of `growth.grow`. `show` is called after each micro-batch that added something.
+    `settings` are those of `growth.grow`. `show` is called after each micro-batch. After `compact_every` micro-batches,
+    small files are merged; 0: never.
     """
 
     def __init__(
@@ -66,6 +67,7 @@ class Stream:
         *,
         show: Callable[[Progress], None] = lambda progress: None,
         say: Say = lambda text: None,
+        compact_every: int = COMPACT_EVERY,
         **settings: Any,
     ):
         self._engine = engine
@@ -79,6 +81,8 @@ class Stream:
         self._name = ""
         self._error: BaseException | None = None
         self._reached: dict[str, Position] = {}
+        self._compact_every = compact_every
+        self._small = 0
 
     def stop(self) -> None:
         """Let `run` return after the present micro-batch. May be called from a signal handler."""
@@ -152,13 +156,25 @@ class Stream:
         self._reached |= upto
         behind = sum(advance(list_log(*log), self._reached.get(found)).bytes for found, log in logs.items())
         self._show(Progress(number, result, time.monotonic() - began, behind))
+        self._small += 1
+        if self._compact_every and self._small >= self._compact_every:
+            self._compact()
+
+    def _compact(self) -> None:
+        """Merge small files. If another run writes to the tables, the next micro-batch tries again."""
+        try:
+            found = compact(self._engine, self._out)
+        except BusyError:
+            return
+        self._small = 0
+        self._say(f"merged files: {sum(found.after.values())} are left of {sum(found.before.values())}")
 
     def _grow(self, logs: Sequence[Log], **batch: Any) -> Result:
         """Call `grow`, again and again while another run writes to the tables."""
         waiting = False
         while not self._stopping.is_set():
             try:
-                return grow(self._engine, logs, self._out, say=self._say, **batch, **self._settings)
+                return grow(self._engine, logs, self._out, **batch, **self._settings)
             except BusyError as error:
                 if not waiting:
                     self._say(f"{error}: waiting")

@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from headwater_host.capture.filesystem import is_remote
-from headwater_host.cli.options import directory, seconds
+from headwater_host.cli.options import directory, seconds, whole
 from headwater_host.exits import OK
 from headwater_spark.launch import say, started
-from headwater_spark.sizes import TRIGGER_BYTES, TRIGGER_S, parse_size
+from headwater_spark.sizes import COMPACT_EVERY, TRIGGER_BYTES, TRIGGER_S, parse_size
 
 if TYPE_CHECKING:
     from headwater_spark.plan import Log
@@ -44,6 +44,10 @@ OPTIONS: tuple[tuple[str, str | None, Any, Any, str], ...] = (
         *("--bytes-per-trigger", "SIZE", _size, TRIGGER_BYTES),
         "Maximum bytes of the log per batch; default: 256m",
     ),
+    (
+        *("--compact-every", "N", whole(0, 1_000_000), COMPACT_EVERY),
+        "Merge small files after N batches; 0: never; default: %(default)s",
+    ),
 )
 
 
@@ -64,6 +68,8 @@ def run(args: argparse.Namespace, logs: Sequence[Log], settings: dict[str, Any])
             logs,
             args.out,
             show=lambda progress: say(line(progress)),
+            say=say,
+            compact_every=args.compact_every,
             **settings,
         )
         with _ending(stream):
