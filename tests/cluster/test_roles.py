@@ -11,7 +11,9 @@ from headwater.mqtt import spec5
 from headwater_host.client.fmq import SessionOptions
 from headwater_host.hub.cluster import election
 from headwater_host.hub.cluster.postgres_lease import ask_for_handover
+from headwater_host.hub.errors import StorageError
 from headwater_host.hub.service import Hub
+from headwater_host.hub.storage import Store
 from tests.cluster.hubs import SECONDS, client_of, hubs, leader_of, leading, member_of, stored
 from tests.host.hub_client import Peer
 from tests.waiting import until
@@ -129,6 +131,29 @@ async def test_a_hub_leads_again_and_again(database: str) -> None:
             await client.publish(f"t{n}", b"again", 1)
             assert member_of(started[0]).lease.epoch > epoch
             assert stored(started[0], f"t{n}") == [b"%d" % n, b"again"]
+
+
+async def test_a_follower_reads_less_at_once_from_a_slow_database(
+    database: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before, refused = Store.catch_up, 0
+
+    def slow(self: Store, limit: int) -> bool:
+        nonlocal refused
+        if limit > 50:
+            refused += 1
+            raise StorageError("the database did not answer in time")
+        return before(self, limit)
+
+    async with hubs(database, 2) as started, client_of(started, "p") as client:
+        leader = await leader_of(started)
+        (other,) = (hub for hub in started if hub is not leader)
+        monkeypatch.setattr(Store, "catch_up", slow)
+        for n in range(300):
+            await client.publish("t", b"%d" % n, 0)
+        await client.publish("t", b"end", 1)
+        await until(lambda: member_of(other).lease.seq() == leader.broker.store.seq, seconds=SECONDS)
+        assert refused
 
 
 async def test_a_follower_knows_new_topics_with_their_messages(database: str) -> None:

@@ -36,8 +36,8 @@ from headwater_host.hub.wills import SlaveIds
 
 #: Seconds between looks at the lease and at the leader's changes.
 LOOK = 0.05
-#: Changes that a follower reads at once.
-_SOME = 1000
+#: Changes that a follower reads at once, at most; fewer where the database is too slow for that, at least.
+_SOME, _FEW = 1000, 10
 #: Seconds until a storage that failed is opened again.
 _AGAIN = 0.5
 #: Seconds that a handover waits for answers to leave, and for another hub to lead.
@@ -75,6 +75,8 @@ class Member(Leadership):
         self._epoch = 0
         #: True once the storage says that another hub leads.
         self._fenced = False
+        #: Changes that are read at once.
+        self._some = _SOME
         #: True once everything has been read that another hub has written.
         self._ready = False
         #: Why the storage cannot be followed, or "".
@@ -221,15 +223,17 @@ class Member(Leadership):
         """Apply what the leader has written since; return whether that is all."""
         for _ in range(rounds):
             try:
-                if store.catch_up(_SOME):
+                if store.catch_up(self._some):
                     self._problem = ""
                     return True
             except BehindError:
                 raise
             except StorageError as error:
                 # Nothing is lost: it reads on when the database answers.
+                self._some = max(self._some // 4, _FEW)
                 self._report(error)
                 return False
+            self._some = min(self._some * 2, _SOME)
             self._problem = ""
         return False
 
