@@ -1,7 +1,10 @@
 """From a capture log to tables: what each holds, that they come all at once, and the same from Spark."""
 
 import json
+import os
 import re
+import subprocess
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -429,6 +432,27 @@ def test_a_java_that_is_not_there_is_named(
     err = capsys.readouterr().err
     assert message in err
     assert err.count("\n") == 1
+
+
+def test_a_file_that_cannot_grow_is_no_traceback(tmp_path: Path) -> None:
+    """As on a full disk: a limit of the system on the size of files."""
+    blocks = [[Rec(publish("t", os.urandom(20_000)), at=k) for k in range(20)]]
+    log = write_log(tmp_path / "log", blocks)
+    words = ["pipeline", "run", "--capture", log, "--out", tmp_path / "out", "--master", "local[1]"]
+    # In blocks of 512 bytes.
+    shell = ["sh", "-c", 'ulimit -f 256 && exec "$@"', "sh", sys.executable, "-m", "headwater_host"]
+    shown = subprocess.run(
+        [*shell, *map(str, words)],
+        env=os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert shown.returncode == 1
+    assert "File too large" in shown.stderr.splitlines()[-1]
+    assert shown.stderr.splitlines()[-1].startswith("headwater: a Spark task failed: OSError: ")
+    assert "Traceback" not in shown.stderr
+    assert "\tat " not in shown.stderr
 
 
 def test_a_master_that_is_none_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
