@@ -9,6 +9,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
@@ -16,10 +17,11 @@ from headwater_host.capture.readers import list_readers
 from headwater_host.cli.main import main
 from headwater_spark import batches, delta, growth
 from headwater_spark.batches import BusyError, writing
+from headwater_spark.delta import Change
 from headwater_spark.engine import LocalEngine
 from headwater_spark.growth import compact, grow
 from headwater_spark.pipeline import run_on
-from headwater_spark.tables import FRAMES, MESSAGES, TABLES
+from headwater_spark.tables import FRAMES, MESSAGES, TABLES, Column, Table, Writer
 from tests.spark import kills
 from tests.spark.logs import BEGIN_NS, InProcess, Rec, assert_same_tables, publish, reading, rows, write_log
 
@@ -275,6 +277,56 @@ def test_compaction_leaves_an_interrupted_batch_to_the_pipeline(tmp_path: Path) 
     grow(InProcess(), [log], out)
     assert compact(LocalEngine(), out).after["messages"] == 1
     assert seqs(out) == list(range(16))
+
+
+def as_of_another_version(out: Path, table: Table) -> None:
+    """Make the table `messages` that a version with this description would have made."""
+    found = delta.dataset(out, MESSAGES.name).to_table()
+    shutil.rmtree(out / MESSAGES.name)
+    delta.create(out, table)
+    with Writer(table, out, "000001-other") as writer:
+        some = {name: found[name] for name in found.schema.names}
+        some["later"] = pa.nulls(len(found), pa.int64())
+        columns = {
+            f.name: some[f.name].cast(f.type).combine_chunks() for f in table.plain if f.name != "later"
+        }
+        columns |= {"later": some["later"]}
+        for f in table.arrow:
+            if pa.types.is_dictionary(f.type):
+                columns[f.name] = columns[f.name].dictionary_encode()
+        writer.write(columns)
+    delta.commit(out, table, 1, Change(writer.files), {})
+
+
+@pytest.mark.parametrize("compacted", [False, True])
+def test_tables_of_versions_with_other_columns_grow(tmp_path: Path, compacted: bool) -> None:
+    """A column of an older version is missing, and a newer version has added one."""
+    log, out = tmp_path / "log", tmp_path / "out"
+    grow(InProcess(), [extend(log, block(0))], out)
+    columns = tuple(one for one in MESSAGES.columns if one.name not in ("mark", "content_type"))
+    as_of_another_version(
+        out, MESSAGES._replace(columns=(*columns, Column("later", "long", "of a newer version")))
+    )
+    grow(InProcess(), [extend(log, block(2))], out)
+    if compacted:
+        assert compact(LocalEngine(), out).after["messages"] == 1
+    found = delta.dataset(out, "messages").to_table().sort_by("seq").to_pylist()
+    assert [(row["seq"], row["copies"], row["mark"], row["later"]) for row in found] == [
+        (0, 1, None, None),
+        (1, 1, None, None),
+        (2, 2, None, None),
+        (3, 2, None, None),
+        (4, 1, 0, None),
+        (5, 1, 0, None),
+    ]
+
+
+def test_a_column_with_another_type_is_an_error(tmp_path: Path) -> None:
+    log, out = tmp_path / "log", tmp_path / "out"
+    columns = tuple(one._replace(type="int") if one.name == "seq" else one for one in MESSAGES.columns)
+    delta.create(out, MESSAGES._replace(columns=columns))
+    with pytest.raises(FileExistsError, match=r"column seq of .*messages has another type"):
+        grow(InProcess(), [extend(log, block(0))], out)
 
 
 def test_readers_are_never_disturbed(tmp_path: Path) -> None:

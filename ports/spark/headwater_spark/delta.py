@@ -70,17 +70,33 @@ def check(out: Path, tables: Iterable[Table]) -> None:
 
 
 def create(out: Path, table: Table) -> None:
-    """Create a table without rows, unless it exists."""
+    """Create a table without rows; add columns to one that exists and does not have them.
+
+    Raises OldTablesError when a column has another type.
+    """
     uri = str(out / table.name)
+    schema = Schema.from_arrow(table.delta)
     if not DeltaTable.is_deltatable(uri):
         DeltaTable.create(
             uri,
-            Schema.from_arrow(table.delta),
+            schema,
             mode="ignore",
             partition_by=[PARTITION],
             description=table.what,
             configuration=_PROPERTIES | _statistics(table),
         )
+        return
+    opened = DeltaTable(uri)
+    stored = {column.name: column.type for column in opened.schema().fields}
+    for column in schema.fields:
+        if column.name in stored and stored[column.name] != column.type:
+            raise OldTablesError(
+                f"column {column.name} of {uri} has another type than this version of headwater writes: choose another "
+                "directory, or remove this one"
+            )
+    added = [column for column in schema.fields if column.name not in stored]
+    if added:
+        opened.alter.add_columns(added)
 
 
 def _statistics(table: Table) -> dict[str, str]:
