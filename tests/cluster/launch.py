@@ -63,10 +63,12 @@ def _main() -> int:
 
     if sys.argv[1] == "--mutant":
         sys.path.append(str(Path(__file__).parents[2]))
-        from tests.cluster.mutants import MUTANTS
+        from tests.cluster import mutants
+        from tests.host import hub_slave_mutants
 
-        del sys.argv[1]
-        MUTANTS[sys.argv.pop(1)].install()
+        name = sys.argv[2]
+        del sys.argv[1:3]
+        (mutants.MUTANTS.get(name) or hub_slave_mutants.MUTANTS[name]).install()
     return main()
 
 

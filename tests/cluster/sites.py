@@ -19,6 +19,7 @@ from datetime import datetime, timezone
 from pathlib import Path
 
 from tests.cluster import launch
+from tests.cluster.faults import must_not_acknowledge
 from tests.cluster.launch import step
 from tests.cluster.proxy import Network, Proxy
 from tests.cluster.world import PATIENCE, RECOVERED, RoamingPeer, quiet_port
@@ -82,7 +83,7 @@ class Site:
     async def start(self) -> None:
         """Start it and wait until it listens."""
         arguments = ["hub", "--config", "hub.toml", "--port", str(self.port)]
-        command = [sys.executable, launch.__file__, str(self.clock)]
+        command = [sys.executable, launch.__file__, str(self.clock), *self._world.mutant]
         self.running = Running(arguments, self.directory, command, cwd=self.directory)
         await asyncio.to_thread(self.running.wait_for, "listening on")
 
@@ -106,8 +107,9 @@ class Sites(World):
 
     peer = RoamingPeer
 
-    def __init__(self, directory: Path, network: Network, seed: int):
+    def __init__(self, directory: Path, network: Network, seed: int, mutant: str = ""):
         super().__init__(directory, seed, sys.maxsize)
+        self.mutant = ["--mutant", mutant] if mutant else []
         self.directory = directory
         self.network = network
         self.sites = {name: Site(self, name) for name in NAMES}
@@ -267,21 +269,51 @@ async def split(world: Sites) -> None:
     links = [site.links[old.name] for site in slaves] + list(old.links.values())
     for link in links:
         link.isolate()
+    since = len(world.events)
     await world.refuses(old, b"leads epoch")
-    acked = world.checker.count["acked"]
-    await asyncio.sleep(_SHORT)
-    if world.checker.count["acked"] > acked:
-        world.checker.wrong.append("lost: acknowledged while the slaves are away")
+    must_not_acknowledge(world, since, "while the slaves are away")
     await world.promote(world.chance.choice(slaves))
     await world.recovered()
     for link in links:
         link.heal()
         link.cut()
-    # The new leader tells it.
+    await _replace(world, old)
+
+
+async def _replace(world: Sites, old: Site) -> None:
+    """Make a leader a slave when the new leader, or a slave, has told it."""
     assert old.running is not None
     await asyncio.to_thread(old.running.wait_for, _DEPOSED)
     await old.end()
     await world.rejoin(old)
+
+
+async def operator_cut_off(world: Sites) -> None:
+    """Promote at a slave that alone cannot reach the leader. The other slaves confirm nothing to the old one then."""
+    old, slave = world.leader, world.chance.choice(world.slaves)
+    links = [slave.links[old.name], old.links[slave.name]]
+    for link in links:
+        link.isolate()
+    await world.promote(slave)
+    await world.recovered()
+    for link in links:
+        link.heal()
+        link.cut()
+    await _replace(world, old)
+
+
+async def two_slaves_away(world: Sites) -> None:
+    """Cut two of three slaves off. Nothing is acknowledged meanwhile."""
+    links = [slave.links[world.leader.name] for slave in world.chance.sample(world.slaves, 2)]
+    for link in links:
+        link.isolate()
+    since = len(world.events)
+    await asyncio.sleep(2 * _SHORT)
+    must_not_acknowledge(world, since, "with one slave")
+    for link in links:
+        link.heal()
+        link.cut()
+    await world.recovered()
 
 
 async def kill_slave(world: Sites) -> None:
@@ -325,10 +357,24 @@ FAULTS: dict[str, Callable[[Sites], Awaitable[None]]] = {
     "promote twice": promote_twice,
     "promote on both sides": promote_on_both_sides,
     "split": split,
+    "operator cut off": operator_cut_off,
+    "two slaves away": two_slaves_away,
     "kill slave": kill_slave,
     "slave away": slave_away,
     "cut links": cut_links,
     "clocks": set_clocks,
+}
+
+
+#: Defects of `tests.host.hub_slave_mutants`, and the faults under which this checker finds each.
+MUTANTS: dict[str, list[str]] = {
+    "skips a change": ["kill leader"],
+    "applies changes twice": ["kill slave", "cut links"],
+    "answers before its slaves": ["split"],
+    "counts one slave for all": ["two slaves away"],
+    "is promoted without a fence": ["operator cut off"],
+    "forgets its promise": ["promote on both sides"],
+    "takes any history for its own": ["split"],
 }
 
 
@@ -354,19 +400,48 @@ def run(
     seed: int,
     names: Sequence[str],
     *,
+    mutant: str = "",
     patience: float = 120.0,
+    until_wrong: bool = False,
     tell: Callable[[str], object] = lambda text: None,
 ) -> Sites:
     """Return a history of about so many operations, with these faults spread over it."""
 
     async def main(directory: Path, network: Network) -> Sites:
-        world = Sites(directory, network, seed)
+        world = Sites(directory, network, seed, mutant)
         world.tell = tell
-        await hub_history.play(world, lambda: inject(world, names, operations), patience)
+        await hub_history.play(
+            world, lambda: inject(world, names, operations), patience, until_wrong=until_wrong
+        )
         return world
 
     with tempfile.TemporaryDirectory() as directory, Network() as network:
         return asyncio.run(main(Path(directory), network))
+
+
+def find(name: str, seed: int) -> str:
+    """Return what the checker finds of a mutant, "" if nothing. Without a name: of hubs as they are."""
+    names = MUTANTS.get(name) or sorted({fault for some in MUTANTS.values() for fault in some})
+    try:
+        world = run(300 * (1 + len(names)), seed, names, mutant=name, patience=20.0, until_wrong=True)
+    except AssertionError as error:
+        # Nothing is acknowledged any more, or a hub has failed.
+        return str(error).partition("\n")[0]
+    return "; ".join(world.checker.wrong[:1])
+
+
+def all_mutants(seed: int) -> int:
+    """Print what the checker finds of each mutant; return 1 if it misses one, or finds something without a defect."""
+    mistakes = 0
+    for name in ["", *MUTANTS]:
+        began = time.monotonic()
+        found = find(name, seed)
+        mistakes += bool(found) != bool(name)
+        print(
+            f"{name or 'no defect'}: {found or 'nothing found'} ({time.monotonic() - began:.0f} s)",
+            flush=True,
+        )
+    return 1 if mistakes else 0
 
 
 def _tell(text: str) -> None:
@@ -381,7 +456,12 @@ def main() -> int:
     parser.add_argument("--faults", type=int, default=24, help="how many faults are injected")
     parser.add_argument("--only", action="append", choices=list(FAULTS), help="only this fault; repeatable")
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument(
+        "--mutants", action="store_true", help="check that each mutant is found, and nothing else"
+    )
     args = parser.parse_args()
+    if args.mutants:
+        return all_mutants(args.seed)
     kinds = args.only or list(FAULTS)
     names = [kinds[n % len(kinds)] for n in range(args.faults)]
     random.Random(args.seed).shuffle(names)

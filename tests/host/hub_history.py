@@ -105,7 +105,11 @@ async def play(
         deadline = time.monotonic() + patience
         for audited in itertools.count():
             for topic in ("t", "wills"):
-                for event in await audit(world, topic):
+                try:
+                    found = await asyncio.wait_for(audit(world, topic), 2 * patience)
+                except asyncio.TimeoutError:
+                    raise AssertionError(f"the audit of {topic!r} does not end") from None
+                for event in found:
                     world.see(*event)
             if audited and (not checker.unpublished() or time.monotonic() > deadline):
                 break

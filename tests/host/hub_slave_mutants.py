@@ -288,6 +288,16 @@ class Mutant(NamedTuple):
     #: Owner and name of each function, and what makes its replacement.
     changes: tuple[tuple[Any, str, Callable[[Any], Any]], ...]
 
+    def made(self) -> Iterator[tuple[Any, str, Any]]:
+        """Yield owner, name and replacement of each function."""
+        for owner, name, make in self.changes:
+            yield owner, name, make(inspect.getattr_static(owner, name))
+
+    def install(self) -> None:
+        """Make the defect in this process."""
+        for owner, name, made in list(self.made()):
+            setattr(owner, name, made)
+
 
 def _mutant(scenario: Scenario, *change: Any) -> Mutant:
     return Mutant(scenario, tuple(zip(change[::3], change[1::3], change[2::3], strict=True)))
@@ -334,9 +344,8 @@ def find(name: str) -> str:
     """Return what is found of a mutant, "" if nothing."""
     mutant = MUTANTS[name]
     with contextlib.ExitStack() as stack:
-        for owner, attribute, make in mutant.changes:
-            made = make(inspect.getattr_static(owner, attribute))
-            stack.enter_context(mock.patch.object(owner, attribute, made))
+        for change in list(mutant.made()):
+            stack.enter_context(mock.patch.object(*change))
         return run(mutant.scenario)
 
 
