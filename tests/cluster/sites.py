@@ -205,7 +205,7 @@ class Sites(World):
         """End the hubs, once the slaves have everything, and compare what they have."""
         deadline = time.monotonic() + PATIENCE
         while len({await self._position(site) for site in self.sites.values()}) > 1:
-            assert time.monotonic() < deadline, self.logs()
+            assert time.monotonic() < deadline, f"the hubs do not become equal:\n{self.logs()}"
             await asyncio.sleep(0.1)
         for site in [*self.slaves, self.leader]:
             await site.end()
@@ -308,7 +308,7 @@ async def two_slaves_away(world: Sites) -> None:
     for link in links:
         link.isolate()
     since = len(world.events)
-    await asyncio.sleep(2 * _SHORT)
+    await asyncio.sleep(6 * _SHORT)
     must_not_acknowledge(world, since, "with one slave")
     for link in links:
         link.heal()
@@ -369,12 +369,10 @@ FAULTS: dict[str, Callable[[Sites], Awaitable[None]]] = {
 #: Defects of `tests.host.hub_slave_mutants`, and the faults under which this checker finds each.
 MUTANTS: dict[str, list[str]] = {
     "skips a change": ["kill leader"],
-    "applies changes twice": ["kill slave", "cut links"],
     "answers before its slaves": ["split"],
     "counts one slave for all": ["two slaves away"],
     "is promoted without a fence": ["operator cut off"],
-    "forgets its promise": ["promote on both sides"],
-    "takes any history for its own": ["split"],
+    "forgets its promise": ["operator cut off"],
 }
 
 

@@ -82,7 +82,10 @@ async def play(
     tasks: list[asyncio.Future[None]] = []
     try:
         await world.start()
-        await _prepare(world)
+        try:
+            await asyncio.wait_for(_prepare(world), 2 * patience)
+        except asyncio.TimeoutError:
+            raise AssertionError("the hub stores nothing") from None
         publishers = [asyncio.create_task(Publisher(world, n).run()) for n in range(PUBLISHERS)]
         others = [asyncio.create_task(consume(world, n)) for n in range(CONSUMERS)]
         others += [asyncio.create_task(respond(world, n)) for n in range(RESPONDERS)]
