@@ -56,17 +56,16 @@ def derive(
     before: Mapping[str, Sequence[File]],
     messages: Change,
     sent: Sequence[str | os.PathLike[str]] = (),
+    since: int = 0,
 ) -> dict[str, Change]:
     """Write the files of both tables and return the tables' changes.
 
     `before` has the files of each table before the batch, `messages` what the batch changes in that table. `sent` are
-    files with boards' own records.
+    files with boards' own records. `since` is the batch up to which both tables are complete.
     """
     gone = set(messages.remove)
     live = [file for file in before[MESSAGES.name] if file.path not in gone] + messages.add
-    # Tables of an earlier version have no rows of the hours before this batch.
-    new = messages.add if before[DEVICE_HEALTH.name] else live
-    touched = _hours(new)
+    touched = _hours(file for file in live if _batch(file) > since)
     if not len(touched):
         return {}
     spans = divide(touched, live, 2 * engine.slots)
@@ -94,6 +93,11 @@ def derive(
         replaced = [file.path for file in before[RECONCILIATION.name]]
         changes[RECONCILIATION.name] = Change(_write(job, RECONCILIATION, new_sums), replaced)
     return changes
+
+
+def _batch(file: File) -> int:
+    """Return the number of the batch that wrote a file: its name begins with it."""
+    return int(file.path.rpartition("/")[2].partition("-")[0])
 
 
 def _hours(files: Iterable[File]) -> Rows:

@@ -70,6 +70,7 @@ def grow(
     identity: Mapping[str, str] | Iterable[str] = (),
     decoders: Mapping[str, Callable[..., Any]] | Iterable[Decoder] = (),
     sent: Sequence[str | os.PathLike[str]] = (),
+    derive_every_s: float = 0,
     say: Say = lambda text: None,
 ) -> Result:
     """Add one batch to the tables in `out`: what is new in `logs`. Returns its numbers.
@@ -83,7 +84,8 @@ def grow(
     `logical_topics` are MQTT filters of the topics whose MQMDEs are reassembled; by default all. `max_message` is
     the maximum payload size in `logical_messages`. A message repeats only one that was received at most `horizon_ns`
     before or after it. `sent` are files with boards' own records (`headwater_spark.records`), which the table
-    `reconciliation` compares.
+    `reconciliation` compares. `derive_every_s` is the least time between updates of `device_health` and
+    `reconciliation`: a batch that comes earlier leaves them to a later one.
 
     `identity` has sources of board, boot, seq and t (`headwater_spark.identity`), and `decoders`
     functions by topic filter (`headwater_spark.decoders`). A batch that was interrupted is completed with its own
@@ -106,6 +108,7 @@ def grow(
         known = _by_id(logs)
         captures = [log.location for log in known.values()]
         run = _Run(engine, out, known, partition_bytes, batch_rows, registered(decoders), sent, say)
+        run.derive_every_s = derive_every_s
         completed = run.complete()
         last = run.batches.last()
         before = last or BatchPlan(0, f"tables-{secrets.token_hex(4)}", {}, {}, settings)
@@ -237,6 +240,8 @@ class _Run:
         self._batch_rows = batch_rows
         self._decoders = decoders
         self._sent = sent
+        #: Least time between updates of the derived tables, in s.
+        self.derive_every_s = 0.0
         self._say = say
 
     def check_growth(self) -> None:
@@ -387,14 +392,18 @@ class _Run:
         done = process(self._engine, job, span, before, self._say, records)
         result.again, result.candidates = done.again, done.candidates
         result.collect(done.parts)
-        files = BatchFiles({table.name: Change() for table in TABLES}, asdict(before.known))
+        files = BatchFiles({table.name: Change() for table in TABLES})
         for part in done.parts:
             for name, added in part.files.items():
                 files.changes[name].add += added
             for name, replaced in part.replaced.items():
                 files.changes[name].remove += replaced
-        self._say("updating device_health and reconciliation")
-        files.changes |= derive(self._engine, job, before.files, files.changes[MESSAGES.name], self._sent)
+        known, now_s = before.known, time.time()
+        if now_s < known.derived_s or now_s - known.derived_s >= self.derive_every_s:
+            changed = files.changes[MESSAGES.name]
+            files.changes |= derive(self._engine, job, before.files, changed, self._sent, known.derived)
+            known.derived, known.derived_s = batch.number, now_s
+        files.known = asdict(known)
         return files
 
     def _write_other(self, batch: BatchPlan) -> BatchFiles:
@@ -402,6 +411,8 @@ class _Run:
         before = self._before(batch.number)
         job = Job(self._out.absolute(), self._out / WORK, batch.number, [], self._batch_rows)
         changes = merge_files(self._engine, job, before.files, **batch.settings[COMPACT])
+        if before.known.derived == batch.number - 1:
+            before.known.derived = batch.number
         return self.batches.list_files(batch.number, BatchFiles(changes, asdict(before.known)))
 
     def _before(self, number: int) -> Before:

@@ -142,11 +142,16 @@ class Known:
     #: FMQ: the file with all topics given by name, and the hashes in the tables whose names are not known.
     names: str | None = None
     hashes: list[str] = field(default_factory=list)
+    #: The batch up to which the derived tables are complete, and when they were, in s since 1970. Losing these costs
+    #: time, but no rows.
+    derived: int = 0
+    derived_s: float = 0.0
 
     @classmethod
     def from_json(cls, found: dict[str, Any]) -> Known:
         """Return the state that `json` wrote; {} is the state before the first batch."""
         known = cls(names=found.get("names"), hashes=found.get("hashes", []))
+        known.derived, known.derived_s = found.get("derived", 0), found.get("derived_s", 0.0)
         for name, entries in found.get("entries", {}).items():
             known.entries[name] = [Entry(*entry) for entry in entries]
         return known

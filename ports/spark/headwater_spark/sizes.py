@@ -17,6 +17,8 @@ TRIGGER_BYTES = 256 << 20
 TRIGGER_S = 2.0
 #: Default number of its micro-batches after which small files are merged.
 COMPACT_EVERY = 50
+#: Least time between two updates of `device_health` and `reconciliation` by a stream, in s.
+DERIVE_S = 60.0
 #: Default maximum payload of ``logical_messages``: the largest MaxMsgLength of IBM MQ.
 MAX_MESSAGE = 100 << 20
 

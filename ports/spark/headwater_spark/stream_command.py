@@ -13,7 +13,7 @@ from headwater_host.capture.filesystem import is_remote
 from headwater_host.cli.options import directory, seconds, whole
 from headwater_host.exits import OK
 from headwater_spark.launch import say, started
-from headwater_spark.sizes import COMPACT_EVERY, TRIGGER_BYTES, TRIGGER_S, parse_size
+from headwater_spark.sizes import COMPACT_EVERY, DERIVE_S, TRIGGER_BYTES, TRIGGER_S, parse_size
 
 if TYPE_CHECKING:
     from headwater_spark.plan import Log
@@ -70,6 +70,8 @@ def run(args: argparse.Namespace, logs: Sequence[Log], settings: dict[str, Any])
             show=lambda progress: say(line(progress)),
             say=say,
             compact_every=args.compact_every,
+            # Each update reads the messages of the current hour.
+            derive_every_s=0 if args.available_now else DERIVE_S,
             **settings,
         )
         with _ending(stream):
