@@ -164,7 +164,7 @@ def _recorded(folder: Path, files: Sequence[File], sent: Sequence[str | os.PathL
     schema = pa.schema([MESSAGES.plain.field(name) for name in ("board", "boot", "seq")])
     paths = [str(folder / file.path) for file in files]
     chosen = ds.dataset(paths, schema=schema, format="parquet").to_table(
-        filter=ds.field("board").isin(list(found))
+        filter=ds.field("board").isin(pa.array(list(found), pa.string()))
     )
     for board, record in found.items():
         mine = chosen.filter(pc.equal(chosen["board"], board))

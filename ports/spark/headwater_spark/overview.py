@@ -366,7 +366,7 @@ def _gaps(tables: Tables, result: Overview, boards: Sequence[Board]) -> None:
     span = within("time_ns", result.detail_ns, result.last_ns)
     names = [board.name for board in boards]
     columns = ["board", "boot", "seq", "time_ns"]
-    table = tables.read(MESSAGES, columns, span & ds.field("board").isin(names))
+    table = tables.read(MESSAGES, columns, span & ds.field("board").isin(pa.array(list(names), pa.string())))
     table = table.set_column(0, "board", table["board"].cast(pa.string()))
     for board in boards:
         mine = table.filter(pc.equal(table["board"], board.name))
@@ -402,7 +402,7 @@ def _values(tables: Tables, result: Overview, boards: Sequence[str]) -> None:
     span = within("received_ns", result.detail_ns, result.last_ns)
     condition = span & ds.field("value_double").is_valid()
     named = [name for name in boards if name != NO_BOARD]
-    chosen = ds.field("board").isin(named)
+    chosen = ds.field("board").isin(pa.array(named, pa.string()))
     if NO_BOARD in boards:
         chosen |= ds.field("board").is_null()
     columns = ["board", "metric", "time", "received_ns", "value_double"]
