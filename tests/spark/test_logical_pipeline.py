@@ -99,7 +99,7 @@ def test_the_report_counts_them(done: tuple[Result, Path]) -> None:
         f"{result.logical['whole']} logical messages whole, {result.logical['incomplete']} incomplete"
         in report.headline(numbers)
     )
-    assert "<h2>Logical messages</h2>" in (out / "report.html").read_text()
+    assert "<h2>Logical messages of IBM MQ</h2>" in (out / "report.html").read_text()
 
 
 def test_again_gives_the_same_files(log: Path, tmp_path: Path) -> None:
