@@ -126,7 +126,7 @@ _OPTIONS: tuple[tuple[str, str | None, Callable[[str], Any], Any, str], ...] = (
     ("--max-message", "SIZE", _size, MAX_MESSAGE, "Maximum payload size in logical_messages; default: 100m"),
     (
         *("--identity", "NAME=SOURCE", _source, []),
-        "Source of board, boot, seq or t, such as board=topic:plant/{}/#; repeatable",
+        "Source of board, boot, seq or t (board=topic:plant/{}/#); repeatable",
     ),
     (
         *("--decoder", "FILTER=MODULE:FUNCTION", _decoder, []),
@@ -169,7 +169,9 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _run(args: argparse.Namespace) -> int:
-    # Check before Spark starts, which takes half a minute.
+    # Check before Spark starts, which takes half a minute, but name a missing extra first.
+    import pyspark  # noqa: F401
+
     logs = _check_places(args)
     chosen = settings(args)
     check_writable(args.out)

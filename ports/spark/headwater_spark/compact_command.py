@@ -36,7 +36,7 @@ def add_parsers(actions: Any) -> None:
         metavar="HOURS",
         type=whole(1, 24 * 3650),
         default=24,
-        help="Age of files to remove; longer than any query or run; default: %(default)s",
+        help="Least age of removed files, above any query's; default: %(default)s",
     )
     files = actions.add_parser(
         "files",

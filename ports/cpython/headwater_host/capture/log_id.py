@@ -15,7 +15,7 @@ from pathlib import Path
 from headwater_host.capture.filesystem import Folder, Location, Storage, folder
 from headwater_host.capture.manifest import Listing, list_log
 from headwater_host.capture.problem import BAD, Problem
-from headwater_host.private import replace_file
+from headwater_host.private import replace_file, restrict
 
 NAME = "log-id"
 _ID = re.compile(rb"[0-9a-f]{32}\n")
@@ -53,6 +53,8 @@ def ensure_log_id(directory: Path, listing: Listing, *, group_readable: bool = F
             replace_file(
                 directory / NAME, found.encode() + b"\n", group_readable=group_readable, durable=True
             )
+        else:
+            restrict(directory / NAME, group_readable=group_readable)
     except LogIdError as error:
         yield Problem(BAD, NAME, 0, 0, str(error))
 

@@ -112,7 +112,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     option(remove, "--dry-run", "Only print what would be removed", FLAG)
     option(export, "--pcap", "File to write, in the pcapng format", FILE, required=True)
-    option(ship_, "--watch", "Go on until SIGTERM or SIGINT, with this time between looks", DURATION)
+    option(ship_, "--watch", "Repeat with this time between, until SIGTERM or SIGINT", DURATION)
     option(
         ship_,
         "--check",
