@@ -42,7 +42,7 @@ IMPLEMENTATION_SPECIFIC_ERROR
   time_service | call of `$hub/time` | the clock of the machine is not synchronized
   rpc | call | the responder disconnects, does not answer within `rpc` seconds, or refuses with a code below 0x80
   replication.serving | AUTH* | the slave cannot follow this hub
-  site | call of `$hub/replication` | the hub cannot do what its operator asks for
+  replication.administration | call of `$hub/replication` | the hub cannot do what its operator asks for
 CLIENT_IDENTIFIER_NOT_VALID
   login | AUTH* | too long, not printable, missing, or `$hub`
   clients | AUTH* | the client id is another user's
@@ -96,7 +96,7 @@ QUOTA_EXCEEDED
 PAYLOAD_FORMAT_INVALID
   rpc | reply | does not begin with the id of its call
   topic_list | call of `$hub/topics` | arguments are not a filter and a topic
-  site | call of `$hub/replication` | arguments are not a command
+  replication.administration | call of `$hub/replication` | arguments are not a command
 SERVER_MOVED
   leadership | AUTH* | this hub does not lead; the text is the leader's address
 """
