@@ -167,18 +167,21 @@ class Store:
 
     def catch_up(self, limit: int) -> bool:
         """Apply changes that another hub has written into the same storage, before ``lead``, at most ``limit``; return
-        whether that is all. Raises StorageError, BehindError if the storage does not continue this store."""
+        whether these are all that it had written by now. Raises StorageError, BehindError if the storage does not
+        continue this store."""
 
-        def read() -> tuple[list[Change], int]:
-            if self._check_mark().last <= self.seq:
-                return [], self._epoch
+        def read() -> tuple[list[Change], int, int]:
+            mark = self._check_mark()
+            if mark.last <= self.seq:
+                return [], self._epoch, mark.last
             found = follow.read_changes(self._engine, self._name, self.seq, limit, FOLLOWED).changes
-            return found, self._engine.mark(found[-1].seq if found else self.seq).epoch
+            return found, self._engine.mark(found[-1].seq if found else self.seq).epoch, mark.last
 
-        changes, epoch = self._engine.consistently(read)
+        changes, epoch, last = self._engine.consistently(read)
         self.mirror(changes)
         self._epoch = epoch
-        return not changes
+        # The other hub may write all the time: then every look finds something.
+        return not changes or self.seq >= last
 
     def _check_mark(self) -> Mark:
         """Return the mark of the storage. Raises BehindError unless the storage continues what this store holds: a
