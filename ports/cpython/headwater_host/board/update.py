@@ -8,6 +8,7 @@ from typing import Any
 
 from headwater_host.board.image import HEAD, ID
 from headwater_host.exits import FAILED, TIMED_OUT, CommandError
+from headwater_host.timeouts import within
 
 #: Pieces that are sent before the board has to report.
 WINDOW = 16
@@ -153,7 +154,7 @@ async def send(
         if due:
             await asyncio.gather(*(client.publish(topic, piece, qos=1) for piece in transfer.pieces()))
         try:
-            message = await asyncio.wait_for(client.messages.__anext__(), min(silence, timeout))
+            message = await within(min(silence, timeout), client.messages.__anext__())
         except asyncio.TimeoutError:
             if time.monotonic() - heard > timeout:
                 raise _silent(transfer, topic, timeout) from None

@@ -21,6 +21,7 @@ from headwater_host.capture.format import UNMARKED
 from headwater_host.capture.recovery import Recovery
 from headwater_host.capture.sync_budget import SyncBudget
 from headwater_host.lifetime import MACHINE
+from headwater_host.timeouts import within
 
 LIMIT_BYTES = 16 << 20
 RETRY_DELAYS = (0.1, 10.0)  # s, the first and the longest
@@ -311,7 +312,7 @@ class AsyncCapture:
                     if self._stop.is_set():
                         raise
                     with contextlib.suppress(asyncio.TimeoutError):
-                        await asyncio.wait_for(self._stop.wait(), delay)
+                        await within(delay, self._stop.wait())
                     delay = min(2 * delay, longest)
                     continue
                 delay = RETRY_DELAYS[0]

@@ -14,6 +14,7 @@ from headwater_host.cli.argument_types import topic, topic_filter
 from headwater_host.cli.options import FLAG, SECONDS, content, integer, option, subcommand, whole
 from headwater_host.errors import ClientError
 from headwater_host.exits import OK, SIGNALLED, USAGE, CommandError
+from headwater_host.timeouts import within
 
 if TYPE_CHECKING:
     from headwater_host.client.fmq import Client
@@ -158,7 +159,7 @@ async def _answer(call: "Call", args: argparse.Namespace) -> None:
     try:
         try:
             given = fmq.shown(call.arguments) if args.value else call.arguments
-            result = await asyncio.wait_for(_result(call, given, args.words), args.wait)
+            result = await within(args.wait, _result(call, given, args.words))
             if args.value:
                 result = fmq.value(result.decode())
         except asyncio.TimeoutError:

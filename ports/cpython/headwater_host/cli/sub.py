@@ -19,6 +19,7 @@ from headwater_host.cli.stdout import while_read
 from headwater_host.client.mqtt.messages import Message
 from headwater_host.exits import OK, SIGNALLED, TIMED_OUT, USAGE, CommandError
 from headwater_host.mqtt_properties import plain
+from headwater_host.timeouts import within
 
 if TYPE_CHECKING:
     from headwater_host.client import fmq as hub_client
@@ -132,7 +133,7 @@ async def _subscribe(
         await _print(client, ask, args)
         return OK
     try:
-        await asyncio.wait_for(_print(client, ask, args), args.wait)
+        await within(args.wait, _print(client, ask, args))
     except asyncio.TimeoutError:
         return OK if args.count is None else TIMED_OUT
     return OK

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from headwater_host.errors import ArgumentError, NotConnectedError, TimedOutError, TlsError
+from headwater_host.timeouts import within
 
 #: By (TLS, WebSocket).
 DEFAULT_PORTS = {(False, False): 1883, (True, False): 8883, (False, True): 80, (True, True): 443}
@@ -177,17 +178,8 @@ class Route:
 
         Raises TlsError, NotConnectedError, and TimedOutError after ``timeout`` seconds.
         """
-        opening = asyncio.ensure_future(self._open(connection, timeout))
         try:
-            # Before Python 3.12 ``wait_for`` loses a cancellation that arrives when its task has just finished.
-            await asyncio.wait({opening}, timeout=timeout)
-        finally:
-            opening.cancel()
-            await asyncio.gather(opening, return_exceptions=True)
-        try:
-            if opening.cancelled():
-                raise asyncio.TimeoutError
-            opening.result()
+            await within(timeout, self._open(connection, timeout))
         except NotConnectedError as error:
             raise NotConnectedError(f"no connection to {self}: {error}") from None
         except asyncio.TimeoutError:

@@ -30,6 +30,7 @@ from headwater_host.errors import (
     SubscribeError,
     TimedOutError,
 )
+from headwater_host.timeouts import within
 
 _T = TypeVar("_T")
 _P = ParamSpec("_P")
@@ -293,7 +294,7 @@ class ThreadedClient(Generic[_C, _M]):
             await self._move()
             return
         try:
-            await asyncio.wait_for(self._move(), timeout)
+            await within(timeout, self._move())
         except asyncio.TimeoutError:
             raise TimedOutError("no message arrived in time") from None
 

@@ -39,11 +39,11 @@ class HubSource(Source):
         self._stopping = False
         # For messages of the hub itself: wills.
         self._own = _Tap(self, recorder.new_connection(), self.peer)
-        recorder.on_gate(self._on_gate)
 
     async def start(self) -> None:
         """Open the storage and listen. Raises StorageError, and OSError for a listener."""
         await self.hub.start()
+        self.recorder.on_gate(self._on_gate)
         self._on_gate(self.recorder.is_open)
         for host, port in self.hub.addresses:
             self.report("listening", f"listening on {host}, port {port}; storage in {self._config.storage}")

@@ -8,11 +8,13 @@ from typing import TYPE_CHECKING
 from headwater.errors import E_AGAIN, E_UNKNOWN_ID
 from headwater.fmq.manual_ack import acknowledge
 from headwater.fmq.spec import CONSUMERESP, NONE
+from headwater.reconnect import PASSING
 from headwater_host.capture.format import FMQ
 from headwater_host.client.connection import HOLD_GATE
 from headwater_host.client.fmq import Client, ConnectionOptions, Limits, Subscription
 from headwater_host.client.fmq.session import RECEIVE_WINDOW
-from headwater_host.errors import ClientError
+from headwater_host.client.reconnect import is_refusal
+from headwater_host.errors import ClientError, SubscribeError
 from headwater_host.fmq.values import encode
 from headwater_host.gateway.client_source import QUIET, RECONNECT, ClientSource, Skip
 from headwater_host.gateway.config import LARGEST_BODY, FmqConfig
@@ -120,6 +122,7 @@ class RemoteHubSource(ClientSource):
         self._forget()
 
     def _on_connection(self, error: ClientError | None) -> None:
+        self.refusal = _refusal(error)
         if error is not None:
             self.report("disconnected", str(error), logging.WARNING)
         else:
@@ -143,6 +146,7 @@ class RemoteHubSource(ClientSource):
             await self._consume()
             await self._until_the_log_fails()
         except ClientError as error:
+            self.refusal = _refusal(error)
             self.report("refused", str(error), logging.WARNING)
             await asyncio.sleep(_AGAIN_S)
         await self._give_back()
@@ -158,6 +162,7 @@ class RemoteHubSource(ClientSource):
             subscription = await client.subscribe(topic, group=self._config.group)
             self._subscriptions.append(subscription)
             await client.consume(subscription, window=window, need_ack=True)
+        self.refusal = ""
         self.report("consuming", f"consuming {', '.join(topics)} for the group {self._config.group}")
 
     async def _until_the_log_fails(self) -> None:
@@ -184,3 +189,10 @@ class RemoteHubSource(ClientSource):
         """Forget the unacknowledged messages: the hub redelivers them."""
         self._open.clear()
         self._receipts.clear()
+
+
+def _refusal(error: ClientError | None) -> str:
+    """Return why the hub would refuse the same attempt again; "" if it would not."""
+    if error is None or not is_refusal(error):
+        return ""
+    return "" if isinstance(error, SubscribeError) and error.reason_code in PASSING else str(error)

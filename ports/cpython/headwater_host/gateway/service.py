@@ -22,6 +22,7 @@ from headwater_host.gateway.retention import INTERVAL, MQ_READER, Retention
 from headwater_host.gateway.serial_line import SerialLine, text_of
 from headwater_host.hub.errors import StorageError
 from headwater_host.private import replace_file
+from headwater_host.timeouts import within
 
 if TYPE_CHECKING:
     from headwater_host.gateway.mq_service import MqService
@@ -45,6 +46,8 @@ class Gateway:
         self._started = time.time_ns()
         self._sources: list[SerialLine | BrokerSource | RemoteHubSource] = []
         self._hub: HubSource | None = None
+        #: The hub while it starts.
+        self._starting: HubSource | None = None
         self._mq: MqService | None = None
         self._recorder: Recorder | None = None
         self._retention = Retention(
@@ -58,12 +61,30 @@ class Gateway:
     def stop(self) -> None:
         """Stop. Accepted messages are written and acknowledged first."""
         self._stop.set()
+        if self._starting is not None:
+            self._starting.hub.give_up()
 
     def _fatal(self, error: Exception) -> None:
         if self._failure is None:
             self._failure = error
             _logger.critical("the capture log has failed: %s", error)
         self._stop.set()
+
+    @property
+    def states(self) -> dict[str, str]:
+        """The state of each source by its name; empty until the log is open."""
+        return {source.peer: source.state for source in self._all()}
+
+    @property
+    def records(self) -> tuple[int, int]:
+        """The numbers of recorded frames and of those on disk."""
+        recorder = self._recorder
+        return (0, 0) if recorder is None else (recorder.records, recorder.durable)
+
+    @property
+    def refusals(self) -> list[str]:
+        """Why servers refuse the gateway, with the name of each source."""
+        return [f"{source.peer}: {source.refusal}" for source in self._all() if source.refusal]
 
     async def run(self) -> int:
         """Run until ``stop``; return the exit code. Raises CommandError if the log cannot be opened."""
@@ -110,16 +131,8 @@ class Gateway:
                 await self._mq.stop()
             await capture.aclose()
             raise
-        if self._mq is not None:
-            self._mq.start()
-        for serial in self._config.serials:
-            if serial.protocol == FMQ:
-                assert self._hub is not None
-                self._sources.append(FmqBoard(recorder, serial, self._hub))
-            else:
-                self._sources.append(MqttBoard(recorder, serial))
-        self._sources += [BrokerSource(recorder, broker) for broker in self._config.brokers]
-        self._sources += [RemoteHubSource(recorder, hub) for hub in self._config.hubs]
+        if not self._stop.is_set():
+            self._make_sources(recorder)
         tasks = [asyncio.create_task(source.run(), name=source.peer) for source in self._sources]
         for task in tasks:
             task.add_done_callback(self._source_ended)
@@ -133,12 +146,28 @@ class Gateway:
     async def _start_hub(self, recorder: Recorder) -> None:
         if self._config.hub is None:
             return
-        hub = HubSource(recorder, self._config.hub)
+        hub = self._starting = HubSource(recorder, self._config.hub)
         try:
             await hub.start()
         except (StorageError, OSError) as error:
+            if self._stop.is_set():
+                return
             raise CommandError(f"the hub cannot start: {error}") from error
+        finally:
+            self._starting = None
         self._hub = hub
+
+    def _make_sources(self, recorder: Recorder) -> None:
+        if self._mq is not None:
+            self._mq.start()
+        for serial in self._config.serials:
+            if serial.protocol == FMQ:
+                assert self._hub is not None
+                self._sources.append(FmqBoard(recorder, serial, self._hub))
+            else:
+                self._sources.append(MqttBoard(recorder, serial))
+        self._sources += [BrokerSource(recorder, broker) for broker in self._config.brokers]
+        self._sources += [RemoteHubSource(recorder, hub) for hub in self._config.hubs]
 
     def _all(self) -> "list[SerialLine | BrokerSource | RemoteHubSource | HubSource]":
         return [*self._sources, *([self._hub] if self._hub is not None else [])]
@@ -162,7 +191,7 @@ class Gateway:
             # Write and acknowledge all accepted messages while connections are open. If writing fails now, closing the
             # log tries once more.
             seconds = _FLUSH_S if recorder.error is None else _STATS_S
-            await asyncio.wait_for(self._flush(capture, recorder), seconds)
+            await within(seconds, self._flush(capture, recorder))
         except (asyncio.TimeoutError, CaptureWriteError) as error:
             _logger.error("not everything could be written: %s", recorder.error or error)
         code = await self._stop_hub()

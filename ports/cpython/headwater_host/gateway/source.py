@@ -81,6 +81,8 @@ class Source:
         self.malformed = 0
         self.skipped = 0
         self.last_error: str | None = None
+        #: Why the server refuses the credentials or a subscription, or "". Only remote hubs set it.
+        self.refusal = ""
         self._last_text = ""
 
     def report(self, state: str, text: str, level: int = logging.INFO) -> None:

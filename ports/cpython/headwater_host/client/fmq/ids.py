@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from headwater.errors import E_ARGUMENT
 from headwater.fmq.ids import IdMaker, IdTable
-from headwater.fmq.spec import DATETIME, ID_SIZE
+from headwater.fmq.spec import DATETIME, ID_SIZE, PUBLISH
 
 if TYPE_CHECKING:
     from headwater.types import Bytes
@@ -83,6 +83,34 @@ class ClockIdMaker(IdMaker):
             self._reserve()
         self.ident = bytes((kind << 4 | self._size,)) + self._behind + now.to_bytes(8, "little")
         return self.ident
+
+
+class ChosenIdMaker(ClockIdMaker):
+    """``ClockIdMaker`` that gives the next published message the id ``chosen``, if that is not empty.
+
+    Assign it to ``client.session.ids`` before the client connects. The program must not choose an id twice on one
+    connection: the hub would take the second message for a retransmission of the first.
+    """
+
+    chosen: bytes = b""
+    _made: "Bytes" = b""
+
+    @property
+    def ident(self) -> "Bytes":
+        """The id of the next message if it is chosen, otherwise the last id; both have the size of the next one."""
+        return self.chosen or self._made
+
+    @ident.setter
+    def ident(self, made: "Bytes") -> None:
+        self._made = made
+
+    def next(self, kind: int, now_ms: int) -> "Bytes":
+        """Return the chosen id for a PUBLISH, otherwise the next id of the clock."""
+        if kind == PUBLISH and self.chosen:
+            chosen, self.chosen = self.chosen, b""
+            return chosen
+        super().next(kind, now_ms)
+        return self._made
 
 
 class _States(bytearray):

@@ -2,10 +2,11 @@
 
 import asyncio
 import contextlib
+import gc
 
 import pytest
 
-from headwater_host.hub.waiting import within
+from headwater_host.timeouts import within
 
 
 @pytest.mark.parametrize("turns", range(6))
@@ -41,6 +42,28 @@ async def test_the_time_and_the_result() -> None:
     assert endless.cancelled()
     with pytest.raises(ZeroDivisionError):
         await within(60, _fails())
+
+
+async def test_an_error_of_the_work_while_its_caller_is_cancelled_is_retrieved() -> None:
+    reported: list[dict[str, object]] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: reported.append(context))
+    failing = asyncio.Event()
+
+    async def fails() -> None:
+        await failing.wait()
+        raise ZeroDivisionError
+
+    task = asyncio.ensure_future(within(60, fails()))
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    failing.set()
+    await asyncio.sleep(0)
+    task.cancel()
+    await asyncio.wait({task}, timeout=60)
+    assert task.cancelled()
+    del task
+    gc.collect()
+    assert not reported
 
 
 async def _fails() -> None:
