@@ -198,10 +198,15 @@ class PostgreSql(Broker):
         return self.url(database)
 
     def configure(self, **settings: object) -> None:
-        """Change settings of the running server (ALTER SYSTEM) and let it read them."""
+        """Change settings of the running server (ALTER SYSTEM) and wait until its sessions use them."""
         for name, value in settings.items():
             self.sql(f"ALTER SYSTEM SET {name} = '{value}'")
+        loaded = "SELECT pg_conf_load_time()"
+        before = self.sql(loaded)
         self.sql("SELECT pg_reload_conf()")
+        # The server signals its sessions before it begins another one.
+        while self.sql(loaded) == before:
+            time.sleep(0.005)
 
     # -- replication -------------------------------------------------------------------------------------------------
 

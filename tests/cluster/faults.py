@@ -10,7 +10,7 @@ import os
 import random
 import signal
 import time
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable
 
 from headwater_host.hub.cluster import status
 from headwater_host.hub.cluster.lease import RENEWALS
@@ -20,7 +20,6 @@ from tests.cluster.proxy import Direction, Proxy
 from tests.cluster.world import LEASE, PATIENCE, Cluster, RoamingPeer, Unit
 from tests.host.history_actors import LOST, World
 from tests.host.hub_client import Peer
-from tools.broker import BrokerError
 from tools.postgres import PostgreSql
 
 Fault = Callable[[Cluster], Awaitable[None]]
@@ -459,6 +458,8 @@ WITH_STANDBY: dict[str, Fault] = {
     "cancelled wait": cancelled_wait,
     "restart alone": restart_alone,
 }
+#: All of them.
+ALL = FAULTS | PRECISE | WITH_STANDBY
 
 
 def deck(chance: random.Random, kills: int, failovers: int, others: int) -> list[str]:
@@ -469,25 +470,3 @@ def deck(chance: random.Random, kills: int, failovers: int, others: int) -> list
     names += ["standby away", "slow disk"] * (others if failovers else 0)
     chance.shuffle(names)
     return names
-
-
-async def inject(cluster: Cluster, names: Sequence[str], operations: int) -> None:
-    """Inject one fault after the other, spread over so many operations; then let the publishers end."""
-    between = max(1, operations // (len(names) + 1))
-    for name in names:
-        wanted = cluster.operations + cluster.chance.randrange(1, 2 * between)
-        while cluster.operations < wanted:
-            await asyncio.sleep(0.002)
-        cluster.see("fault", name)
-        try:
-            await cluster.candidate()
-            cluster.tell(name)
-            cluster.lost_hub()
-            await (FAULTS | PRECISE | WITH_STANDBY)[name](cluster)
-            cluster.lost_hub()
-            await cluster.examine()
-        except BrokerError as error:
-            raise AssertionError(f"{name}: {error}") from error
-    while cluster.operations < operations:
-        await asyncio.sleep(0.002)
-    cluster.messages = 0

@@ -15,15 +15,15 @@ import tempfile
 import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from datetime import datetime, timezone
 from pathlib import Path
 
 from headwater_host.hub.storage import Store
 from tests.cluster import faults, observer
 from tests.cluster.mutants import CONTROL, MUTANTS
 from tests.cluster.proxy import Network
-from tests.cluster.world import LEASE, PATIENCE, Cluster, quiet_port, summary
+from tests.cluster.world import LEASE, PATIENCE, Cluster, inject, quiet_port, summary, tell
 from tests.host import hub_history
+from tests.host.mutant_report import report_mutants
 from tools.postgres import PostgreSql
 
 _SETTINGS: dict[str, object] = {}
@@ -104,7 +104,7 @@ def run(
             await asyncio.to_thread(second.follow, primary, faults.name_of(second), through)
             await asyncio.to_thread(primary.require, faults.name_of(second))
         await hub_history.play(
-            cluster, lambda: faults.inject(cluster, names, operations), patience, until_wrong=until_wrong
+            cluster, lambda: inject(cluster, faults.ALL, names, operations), patience, until_wrong=until_wrong
         )
         return cluster
 
@@ -139,26 +139,6 @@ def find(name: str, seed: int) -> str:
     return "; ".join(found.checker.wrong[:1])
 
 
-def all_mutants(names: Sequence[str], seed: int) -> int:
-    """Print what the checker finds of each mutant; return 1 if it misses one, or finds something without a defect."""
-    mistakes = 0
-    for name in names:
-        began = time.monotonic()
-        found = find(name, seed)
-        mistakes += bool(found) != bool(name)
-        print(
-            f"{name or 'no defect'}: {found or 'nothing found'} ({time.monotonic() - began:.0f} s)",
-            flush=True,
-        )
-    print(f"seed {seed}: {mistakes or 'no'} mistakes of the checker")
-    return 1 if mistakes else 0
-
-
-def _tell(text: str) -> None:
-    """Print progress with the time, as in the hubs' logs."""
-    print(f"{datetime.now(timezone.utc):%H:%M:%S.%f} {text}", file=sys.stderr, flush=True)
-
-
 def main() -> int:
     """The command."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
@@ -179,7 +159,9 @@ def main() -> int:
     parser.add_argument("--keep", type=Path, help="an empty directory for the hubs' logs")
     args = parser.parse_args()
     if args.mutants:
-        return all_mutants([args.mutant] if args.mutant else ["", *MUTANTS], args.seed)
+        return report_mutants(
+            [args.mutant] if args.mutant else ["", *MUTANTS], lambda name: find(name, args.seed)
+        )
     standby = not args.no_standby
     names = faults.deck(random.Random(args.seed), args.kills, args.failovers if standby else 0, args.others)
     if args.only:
@@ -195,7 +177,7 @@ def main() -> int:
         until_wrong=bool(args.mutant),
         stored=args.stored,
         keep=args.keep,
-        tell=_tell,
+        tell=tell,
     )
     if args.events:
         args.events.write_text("".join(json.dumps(event) + "\n" for event in cluster.events))

@@ -15,17 +15,17 @@ import sys
 import tempfile
 import time
 from collections.abc import Awaitable, Callable, Sequence
-from datetime import datetime, timezone
 from pathlib import Path
 
 from tests.cluster import launch
 from tests.cluster.faults import must_not_acknowledge
 from tests.cluster.launch import step
 from tests.cluster.proxy import Network, Proxy
-from tests.cluster.world import PATIENCE, RECOVERED, RoamingPeer, quiet_port
+from tests.cluster.world import PATIENCE, RECOVERED, Hubs, inject, quiet_port, tell
 from tests.host import hub_history
 from tests.host.command import Running, headwater
-from tests.host.history_actors import CONFIG, World
+from tests.host.history_actors import CONFIG
+from tests.host.mutant_report import report_mutants
 
 NAMES = "abcd"
 #: Seconds of a disturbance.
@@ -34,7 +34,7 @@ _SHORT = 0.5
 _STEPS = (3600.0, -3600.0, 86_400.0 * 400, -86_400.0 * 400)
 #: Changes that are kept for slaves: one that is away for longer gets a snapshot.
 _KEPT = 1000
-#: Seconds after which a leader that is deposed knows it.
+#: In the log of a leader that knows that it is deposed.
 _DEPOSED = "steps down"
 
 
@@ -102,16 +102,11 @@ class Site:
         assert "Traceback" not in self.log, self.log
 
 
-class Sites(World):
+class Sites(Hubs):
     """The hubs and what happens to them. Clients talk to the hub that the operator made the leader."""
 
-    peer = RoamingPeer
-
     def __init__(self, directory: Path, network: Network, seed: int, mutant: str = ""):
-        super().__init__(directory, seed, sys.maxsize)
-        self.mutant = ["--mutant", mutant] if mutant else []
-        self.directory = directory
-        self.network = network
+        super().__init__(directory, network, seed, mutant)
         self.sites = {name: Site(self, name) for name in NAMES}
         for site in self.sites.values():
             site.links = {
@@ -121,8 +116,6 @@ class Sites(World):
             }
             site.configure()
         self.leader = self.sites[NAMES[0]]
-        #: Called with each line of the progress.
-        self.tell: Callable[[str], object] = lambda text: None
 
     @property
     def slaves(self) -> list[Site]:
@@ -135,10 +128,6 @@ class Sites(World):
         if missed:
             await asyncio.sleep(0.05)
         return self.leader.proxy.address
-
-    def lost_hub(self) -> None:
-        """The end of a connection may not be the answer of the hub that it was made to."""
-        self.life += 1
 
     # -- the operator ------------------------------------------------------------------------------------------------
 
@@ -376,23 +365,6 @@ MUTANTS: dict[str, list[str]] = {
 }
 
 
-async def inject(world: Sites, names: Sequence[str], operations: int) -> None:
-    """Inject one fault after the other, spread over so many operations; then let the publishers end."""
-    between = max(1, operations // (len(names) + 1))
-    for name in names:
-        wanted = world.operations + world.chance.randrange(1, 2 * between)
-        while world.operations < wanted:
-            await asyncio.sleep(0.002)
-        world.see("fault", name)
-        world.tell(name)
-        world.lost_hub()
-        await FAULTS[name](world)
-        world.lost_hub()
-    while world.operations < operations:
-        await asyncio.sleep(0.002)
-    world.messages = 0
-
-
 def run(
     operations: int,
     seed: int,
@@ -409,7 +381,7 @@ def run(
         world = Sites(directory, network, seed, mutant)
         world.tell = tell
         await hub_history.play(
-            world, lambda: inject(world, names, operations), patience, until_wrong=until_wrong
+            world, lambda: inject(world, FAULTS, names, operations), patience, until_wrong=until_wrong
         )
         return world
 
@@ -428,25 +400,6 @@ def find(name: str, seed: int) -> str:
     return "; ".join(world.checker.wrong[:1])
 
 
-def all_mutants(seed: int) -> int:
-    """Print what the checker finds of each mutant; return 1 if it misses one, or finds something without a defect."""
-    mistakes = 0
-    for name in ["", *MUTANTS]:
-        began = time.monotonic()
-        found = find(name, seed)
-        mistakes += bool(found) != bool(name)
-        print(
-            f"{name or 'no defect'}: {found or 'nothing found'} ({time.monotonic() - began:.0f} s)",
-            flush=True,
-        )
-    return 1 if mistakes else 0
-
-
-def _tell(text: str) -> None:
-    """Print progress with the time, as in the hubs' logs."""
-    print(f"{datetime.now(timezone.utc):%H:%M:%S.%f} {text}", file=sys.stderr, flush=True)
-
-
 def main() -> int:
     """The command."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
@@ -459,12 +412,12 @@ def main() -> int:
     )
     args = parser.parse_args()
     if args.mutants:
-        return all_mutants(args.seed)
+        return report_mutants(["", *MUTANTS], lambda name: find(name, args.seed))
     kinds = args.only or list(FAULTS)
     names = [kinds[n % len(kinds)] for n in range(args.faults)]
     random.Random(args.seed).shuffle(names)
     began = time.monotonic()
-    world = run(args.operations, args.seed, names, tell=_tell)
+    world = run(args.operations, args.seed, names, tell=tell)
     print(f"{world.operations} operations, {len(names)} faults, {time.monotonic() - began:.0f} s:")
     print("".join(f"  {kind} {number}\n" for kind, number in sorted(world.checker.count.items())), end="")
     print(f"  delivered again, as allowed: {dict(world.checker.again)}")

@@ -11,6 +11,7 @@ import psycopg
 import pytest
 
 from headwater_host.client.fmq import Client
+from headwater_host.hub import site
 from headwater_host.hub.cluster.status import status
 from headwater_host.hub.config import ClusterConfig, HubConfig, Listener, ReplicationConfig
 from headwater_host.hub.replication.administration import REPLICATION
@@ -164,7 +165,10 @@ async def test_a_slave_that_was_away_gets_a_snapshot_of_the_database(tmp_path: P
         assert slaves_of(await leader_of(hubs.members)).snapshots == 1
 
 
-async def test_the_hubs_of_a_cluster_step_down_for_a_promoted_slave(tmp_path: Path, database: str) -> None:
+async def test_the_hubs_of_a_cluster_step_down_for_a_promoted_slave(
+    tmp_path: Path, database: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(site, "HERALD", 0.5)
     async with world(database, tmp_path) as hubs, client_of(hubs.members, "p") as client:
         await client.publish("t", b"1", 1)
         await hubs.equal()

@@ -13,9 +13,10 @@ import statistics
 import sys
 import time
 from collections import defaultdict
-from collections.abc import Callable, Coroutine, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping, Sequence
+from datetime import datetime, timezone
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from headwater.fmq import spec
 from tests.cluster import launch
@@ -23,6 +24,7 @@ from tests.cluster.proxy import Network, Proxy
 from tests.host.command import Running
 from tests.host.history_actors import CONFIG, LOST, CutPeer, World
 from tests.host.hub_client import Got, Peer
+from tools.broker import BrokerError
 from tools.postgres import DATABASE, USER, PostgreSql
 
 #: Reasons that send a client to another hub: the server is not available, busy, shuts down, is another one, or cannot
@@ -159,8 +161,34 @@ class Unit:
             assert "Traceback" not in self.running.errors, self.running.errors
 
 
-class Cluster(World):
-    """Three hubs and what happens to them. `gaps`: by fault, the seconds without a leader that each took."""
+class Hubs(World):
+    """Several hubs, each behind a proxy, and what happens to them."""
+
+    peer: "type[CutPeer]" = RoamingPeer
+
+    def __init__(self, directory: Path, network: Network, seed: int, mutant: str = ""):
+        super().__init__(directory, seed, sys.maxsize)
+        self.directory = directory
+        self.network = network
+        #: The defect of the hubs, as arguments of their command.
+        self.mutant = ["--mutant", mutant] if mutant else []
+        #: Called with each line of the progress.
+        self.tell: Callable[[str], object] = lambda text: None
+
+    def lost_hub(self) -> None:
+        """From now on, the end of a connection may not be the answer of the hub that it was made to; another hub may
+        lead, without what the former one had only in memory."""
+        self.life += 1
+
+    async def prepare(self) -> None:
+        """Wait until a fault may be injected."""
+
+    async def examine(self) -> None:
+        """Look at the hubs after a fault."""
+
+
+class Cluster(Hubs):
+    """Three hubs on one database. `gaps`: by fault, the seconds without a leader that each took."""
 
     def __init__(
         self,
@@ -173,10 +201,7 @@ class Cluster(World):
         lease: float = LEASE,
         patience: float = PATIENCE,
     ):
-        super().__init__(directory, seed, sys.maxsize)
-        self.directory = directory
-        self.network = network
-        self.mutant = ["--mutant", mutant] if mutant else []
+        super().__init__(directory, network, seed, mutant)
         self.lease = lease
         self.patience = patience
         # Clients wait for a leader that keeps its lease.
@@ -189,8 +214,6 @@ class Cluster(World):
         self.gaps: dict[str, list[float]] = defaultdict(list)
         #: True to inject a fault only while all hubs are ready: one that starts takes the processor from the others.
         self.calm = False
-        #: Called with each line of the progress.
-        self.tell: Callable[[str], object] = lambda text: None
         self._leader = -1
         self._since: tuple[str, float] | None = None
         self._background: set[asyncio.Task[None]] = set()
@@ -216,15 +239,7 @@ class Cluster(World):
         number = next(unit.number for unit in self.units if unit.proxy.address == address)
         if number != self._leader:
             self._leader = number
-            self._forget()
-
-    def lost_hub(self) -> None:
-        """It may lead again later, without what it had only in memory."""
-        self._forget()
-
-    def _forget(self) -> None:
-        """The end of a connection may not be the answer of the hub that it was made to."""
-        self.life += 1
+            self.lost_hub()
 
     # -- faults ------------------------------------------------------------------------------------------------------
 
@@ -242,7 +257,7 @@ class Cluster(World):
         """The hub that accepted a client last."""
         return self.units[max(self._leader, 0)]
 
-    async def candidate(self) -> None:
+    async def prepare(self) -> None:
         """Wait until another hub than the leader is ready to lead; ``calm``: until all are."""
         enough = all if self.calm else any
         others = [unit for unit in self.units if unit is not self.leader]
@@ -254,7 +269,7 @@ class Cluster(World):
 
     def begin_fault(self, name: str, *, anywhere: bool = False) -> None:
         """Measure the time until a hub acknowledges a message: another one than the leader, or ``anywhere``."""
-        self._forget()
+        self.lost_hub()
         self._since = name, time.monotonic()
         others = [unit for unit in self.units if unit is not self.leader]
         self._spawn(self._probe(*self._since, self.units if anywhere or not others else others))
@@ -304,9 +319,6 @@ class Cluster(World):
                     f"no leader within {self.patience:g} s after {self._since}:\n{self.logs()}"
                 )
             await asyncio.sleep(0.005)
-
-    async def examine(self) -> None:
-        """Look at the database after a fault."""
 
     def logs(self) -> str:
         """The last lines of each hub's log."""
@@ -360,3 +372,38 @@ def summary(gaps: "dict[str, list[float]]") -> Iterator[str]:
     for fault, seconds in sorted(gaps.items()):
         median, most = statistics.median(seconds), max(seconds)
         yield f"{fault}: {len(seconds)} times without a leader, median {median:.2f} s, maximum {most:.2f} s"
+
+
+_World = TypeVar("_World", bound=Hubs)
+
+
+async def inject(
+    world: _World,
+    faults: Mapping[str, Callable[[_World], Awaitable[None]]],
+    names: Sequence[str],
+    operations: int,
+) -> None:
+    """Inject one fault after the other, spread over so many operations; then let the publishers end."""
+    between = max(1, operations // (len(names) + 1))
+    for name in names:
+        wanted = world.operations + world.chance.randrange(1, 2 * between)
+        while world.operations < wanted:
+            await asyncio.sleep(0.002)
+        world.see("fault", name)
+        try:
+            await world.prepare()
+            world.tell(name)
+            world.lost_hub()
+            await faults[name](world)
+            world.lost_hub()
+            await world.examine()
+        except BrokerError as error:
+            raise AssertionError(f"{name}: {error}") from error
+    while world.operations < operations:
+        await asyncio.sleep(0.002)
+    world.messages = 0
+
+
+def tell(text: str) -> None:
+    """Print progress with the time, as in the hubs' logs."""
+    print(f"{datetime.now(timezone.utc):%H:%M:%S.%f} {text}", file=sys.stderr, flush=True)

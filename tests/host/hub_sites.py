@@ -5,11 +5,13 @@ import contextlib
 import json
 import socket
 from collections.abc import AsyncIterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from headwater_host.client.fmq import Client
 from headwater_host.hub.config import HubConfig, ReplicationConfig
+from headwater_host.hub.connection import Connection
 from headwater_host.hub.replication.administration import REPLICATION
 from headwater_host.hub.site import Site
 from headwater_host.hub.storage import Limits
@@ -22,6 +24,10 @@ def free_ports(count: int) -> list[int]:
         for one in found:
             one.bind(("127.0.0.1", 0))
         return [one.getsockname()[1] for one in found]
+
+
+def _connect(site: Site) -> Connection:
+    return site.front.connect(None)
 
 
 class Sites:
@@ -55,9 +61,9 @@ class Sites:
             site = Site(*self.config(name), ("127.0.0.1", self.ports[name]))
             site.start()
             self.sites[name] = site
-            make = lambda site=site: site.front.connect(None)  # noqa: E731
             loop = asyncio.get_running_loop()
-            self._servers[name] = await loop.create_server(make, "127.0.0.1", self.ports[name])
+            connect = partial(_connect, site)
+            self._servers[name] = await loop.create_server(connect, "127.0.0.1", self.ports[name])
 
     async def stop(self, *names: str) -> None:
         for name in names or list(self.sites):

@@ -13,7 +13,7 @@ from headwater_host.hub import frames
 from headwater_host.hub.errors import StorageError
 from headwater_host.hub.replication.follower import Follower
 from headwater_host.hub.replication.leading import lead
-from headwater_host.hub.replication.slaves import Slaves
+from headwater_host.hub.replication.slaves import Ending, Slaves
 from headwater_host.hub.replication.wire import CHANGES
 from headwater_host.hub.storage import Limits, Store
 from headwater_host.hub.storage.backup import backup, install
@@ -23,17 +23,21 @@ from tests.host.hub_client import new_id, parse
 from tests.host.hub_storage import Place
 
 
-def copied(path: Path) -> BinaryIO:
+def copied(path: Path, ending: Ending) -> BinaryIO:
     """A copy of a storage, as an open file."""
     with tempfile.TemporaryDirectory(dir=path.parent) as folder:
         copy = Path(folder) / "copy.db"
-        backup(str(path), str(copy))
+        backup(str(path), str(copy), ending.proceed)
         return copy.open("rb")
 
 
-def dumped(url: str) -> BinaryIO:
+def dumped(url: str, ending: Ending) -> BinaryIO:
     """A copy of a database, as an open file."""
-    with tempfile.TemporaryDirectory() as folder, closing(open_engine(url)) as source:
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        closing(open_engine(url)) as source,
+        ending.aborts(source.abort),
+    ):
         copy = Path(folder) / "copy.db"
         copy_to_file(source, str(copy))
         return copy.open("rb")
@@ -46,8 +50,8 @@ def leader_of(
     sync: int = 0,
     deposed: Callable[[int], None] = lambda epoch: None,
 ) -> Slaves:
-    def snapshot() -> BinaryIO:
-        return copied(place) if isinstance(place, Path) else dumped(place)
+    def snapshot(ending: Ending) -> BinaryIO:
+        return copied(place, ending) if isinstance(place, Path) else dumped(place, ending)
 
     return lead(store, names, sync, snapshot, deposed)
 

@@ -33,6 +33,7 @@ from tests.host import test_hub_slaves
 from tests.host.hub_sites import sites
 from tests.host.hub_slave import Pipe, SlaveHub, leader_of
 from tests.host.hub_storage import put
+from tests.host.mutant_report import report
 from tests.waiting import until
 
 Scenario = Callable[[Path], Coroutine[Any, Any, None]]
@@ -214,7 +215,7 @@ def _piecewise(before: Any) -> Any:
 
 def _without_end(before: Any) -> Any:
     def turns_after(self: Any, after: int, limit: int, size: int = stores.FOLLOWED) -> Any:
-        return follow.changes(self._engine, self._name, after, limit, size)
+        return follow.changes(self._engine, self._name, self._leave_out, after, limit, size)
 
     return turns_after
 
@@ -364,13 +365,7 @@ def main() -> int:
     argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0]).parse_args()
     work = [("no defect, " + one.__name__, partial(run, one), False) for one in SCENARIOS]
     work += [(name, partial(find, name), True) for name in MUTANTS]
-    mistakes = 0
-    for name, look, wanted in work:
-        began = time.monotonic()
-        found = look()
-        mistakes += bool(found) != wanted
-        print(f"{name}: {found or 'nothing found'} ({time.monotonic() - began:.1f} s)", flush=True)
-    return 1 if mistakes else 0
+    return report(work)
 
 
 if __name__ == "__main__":

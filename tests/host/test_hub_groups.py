@@ -1,13 +1,28 @@
 """Who gets which queue: each one consumer, evenly, with as few moves as that takes; against trying everything."""
 
-from collections import Counter
-from collections.abc import Iterable
+from collections import Counter, deque
+from collections.abc import Generator, Hashable, Iterable, Mapping, Sequence
 from itertools import product
+from typing import TypeVar
 
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from headwater_host.hub.assignment import assign
+from headwater_host.hub.assignment import assigning
+
+Q = TypeVar("Q", bound=Hashable)
+M = TypeVar("M", bound=Hashable)
+
+
+def assign(queues: Mapping[Q, Sequence[M]], now: Mapping[Q, M]) -> dict[Q, M]:
+    """All steps at once."""
+
+    def steps() -> Generator[None, None, None]:
+        found.update((yield from assigning(queues, now)))
+
+    found: dict[Q, M] = {}
+    deque(steps(), maxlen=0)
+    return found
 
 
 def uneven(given: Iterable[str]) -> int:

@@ -158,8 +158,9 @@ async def test_a_piece_of_changes_names_the_end_of_its_transaction(tmp_path: Pat
         ends = []
         for n in range(5):
             leader.register(f"t{n}")
+            leader.register(f"u{n}")
             put(leader, f"t{n}", n)
-            put(leader, f"t{n}", 10 + n)
+            put(leader, f"u{n}", 10 + n)
             await synced(leader)
             ends.append(leader.durable)
         for after in range(leader.seq):

@@ -2,6 +2,7 @@
 
 import asyncio
 import shutil
+import threading
 import time
 from ipaddress import ip_network
 from pathlib import Path
@@ -13,7 +14,7 @@ from headwater_host.fmq.hashes import hash_of
 from headwater_host.fmq.values import encode
 from headwater_host.hub.access import ANY, Rule
 from headwater_host.hub.service import Hub
-from headwater_host.hub.users import hashed
+from headwater_host.hub.users import Hash, hashed
 from tests.host.hub_client import ClientLimits, Peer, config, hub_of, new_id, until
 from tests.host.hub_storage import writing
 from tests.rows import each_row
@@ -74,6 +75,32 @@ async def test_a_user_comes_in_and_another_cannot_take_the_name(hub: Hub) -> Non
     other = await Peer.open(hub)
     assert (await other.auth("a", user="bob", password="other")).code == 0x85
     await peer.ping()
+
+
+@pytest.mark.settings(users={"ann": USERS["ann"]}, clients=ClientLimits(login=0.3))
+async def test_a_password_check_that_takes_too_long_helps_the_next_login(
+    hub: Hub, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    busy, checked = threading.Event(), Hash.holds
+
+    def holds(self: Hash, password: bytes) -> bool:
+        busy.wait()
+        return checked(self, password)
+
+    monkeypatch.setattr(Hash, "holds", holds)
+    try:
+        for password in ("secret", "wrong"):
+            peer = await Peer.open(hub)
+            answer = await peer.auth("a", user="ann", password=password)
+            assert (answer.code, answer.values[1]) == (0x8D, "the password was not checked in time")
+        busy.set()
+        await until(lambda: hub.broker._users._free == 2)
+        busy.clear()
+        peer = await Peer.open(hub)
+        assert (await peer.auth("a", user="ann", password="secret")).code == 0
+    finally:
+        busy.set()
+    assert (await (await Peer.open(hub)).auth("a", user="ann", password="wrong")).code == 0x86
 
 
 async def test_a_name_is_taken_over(hub: Hub) -> None:

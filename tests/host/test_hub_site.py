@@ -11,7 +11,7 @@ from headwater.fmq import spec
 from headwater_host.client.fmq import Client, SessionOptions
 from headwater_host.errors import ClientError
 from headwater_host.fmq import address
-from headwater_host.hub import frames
+from headwater_host.hub import frames, site
 from headwater_host.hub.errors import StorageError
 from headwater_host.hub.replication.lineage import Lineage, new_ident
 from headwater_host.hub.replication.promotion import most_advanced, plan
@@ -87,7 +87,10 @@ async def test_nothing_is_acknowledged_until_enough_slaves_have_it(tmp_path: Pat
         await publishing
 
 
-async def test_a_promotion_loses_nothing_and_the_old_leader_steps_down(tmp_path: Path) -> None:
+async def test_a_promotion_loses_nothing_and_the_old_leader_steps_down(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(site, "HERALD", 0.5)
     async with sites(tmp_path) as hubs:
         await hubs.start()
         await publish(hubs, "a", "t", b"one", b"two")

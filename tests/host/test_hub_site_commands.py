@@ -40,6 +40,10 @@ port = {port}
 """
 
 
+#: The hub answers when its slaves have connected and confirmed.
+PUBLISH = ("-q", "1", "--timeout", "200", "-m")
+
+
 def headwater(folder: Path, *words: str, check: bool = True) -> subprocess.CompletedProcess[str]:
     command = [*HEADWATER, *words]
     return subprocess.run(
@@ -73,7 +77,7 @@ class Hubs:
         process.wait(200)
 
     def publish(self, name: str, text: str) -> None:
-        headwater(self.folder, "pub", "-L", f"fmq://127.0.0.1:{self.ports[name]}/t", "-q", "1", "-m", text)
+        headwater(self.folder, "pub", "-L", f"fmq://127.0.0.1:{self.ports[name]}/t", *PUBLISH, text)
 
     def exported(self, name: str) -> str:
         return headwater(self.folder, "hub", "export", f"{name}.db").stdout

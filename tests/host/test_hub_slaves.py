@@ -4,22 +4,27 @@ import asyncio
 import random
 import time
 from pathlib import Path
+from typing import BinaryIO
 
+import psycopg
 import pytest
 
 from headwater_host.hub.errors import StorageError
 from headwater_host.hub.replication import slaves as slaves_module
 from headwater_host.hub.replication import wire
-from headwater_host.hub.replication.leading import begin
+from headwater_host.hub.replication.leading import begin, lead
 from headwater_host.hub.replication.lineage import KEPT, Lineage, new_ident
 from headwater_host.hub.replication.quorum import Quorum
-from headwater_host.hub.replication.slaves import Slaves
+from headwater_host.hub.replication.slaves import Ending, Slaves
 from headwater_host.hub.storage import Change, Limits, Message, Store
+from headwater_host.hub.storage import backup as backups
 from headwater_host.hub.storage.backup import backup, install
 from headwater_host.hub.storage.follow import Some
+from headwater_host.hub.storage.store import open_engine
 from tests.host.hub_changes import Changes
 from tests.host.hub_slave import Pipe, SlaveHub, leader_of
-from tests.host.hub_storage import Place, put, store_at, synced
+from tests.host.hub_storage import BOTH_ENGINES, Place, ident, put, store_at, synced, taken
+from tests.host.sql import execute
 from tests.waiting import PATIENCE_S, until
 
 #: Changes in ``./run test``; the long run is ``python -m tests.host.hub_slave_run``.
@@ -276,6 +281,126 @@ async def test_changes_that_cannot_be_read_now_are_read_again(
         pipe.cut()
         await slave.store.close()
         await slaves.close()
+
+
+@BOTH_ENGINES
+@pytest.mark.parametrize("damage", ["payload = '1'", "topic = 77", "tags = '['"])
+async def test_a_damaged_message_does_not_stop_a_slave(
+    place: Place, tmp_path: Path, caplog: pytest.LogCaptureFixture, damage: str
+) -> None:
+    async with store_at(place) as store:
+        slaves = leader_of(store, place, "b")
+        mirror = Store(open_engine(place), Limits()) if isinstance(place, str) else None
+        store.register("t")
+        store.attach("g", "t")
+        seqs = [put(store, "t", n, b"0") for n in range(9)]
+        retained = put(store, "t", 9, b"0", retain=True)
+        await synced(store)
+        run_sql(place, f"UPDATE messages SET {damage} WHERE seq = {seqs[4]}")
+        slave = SlaveHub(tmp_path / "slave.db")
+        pipe = Pipe(slaves, slave.follower)
+        await until(lambda: slave.store.durable == store.seq)
+        there = [*seqs[:4], *seqs[5:], retained]
+        assert [one.seq for one in slave.store.read("t", 0, 0, 99)] == there
+        assert ident(4) in slave.store._seen.ids
+        assert store.damaged == 1
+        says = f"message {seqs[4]} of the hub's storage {store._engine.name} is not what was written"
+        assert says in caplog.text
+        assert ident(4).hex() in caplog.text
+        if mirror is not None:
+            assert mirror.catch_up(1000)
+            assert [one.seq for one in mirror.read("t", 0, 0, 99)] == there
+            await mirror.close()
+        # When the leader's consumers have had the others, both hold the same again.
+        store._cache.drop(range(store.seq))
+        for seq in taken(store):
+            store.ack("g", "t", 0, seq)
+        await equal(store, slave)
+        assert (pipe.refused, slaves.snapshots) == ("", 0)
+        pipe.cut()
+        await slave.store.close()
+        await slaves.close()
+
+
+async def test_a_damaged_change_is_an_error(tmp_path: Path) -> None:
+    async with store_at(tmp_path / "hub.db") as store:
+        store.register("t")
+        await synced(store)
+        run_sql(tmp_path / "hub.db", "UPDATE changes SET body = '['")
+        with pytest.raises(StorageError, match="change 1 of the hub's storage is not what was written"):
+            store.changes(0, 10)
+
+
+def run_sql(place: Place, statement: str) -> None:
+    if isinstance(place, Path):
+        execute(place, statement)
+    else:
+        with psycopg.connect(place, autocommit=True) as db:
+            db.execute(statement.encode())
+
+
+async def test_a_hub_that_ends_does_not_wait_for_a_snapshot(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without the end, this one would take four minutes."""
+    monkeypatch.setattr(backups, "_PAGES", 1)
+    path = tmp_path / "leader.db"
+    begun = asyncio.Event()
+    loop = asyncio.get_running_loop()
+
+    def snapshot(ending: Ending) -> BinaryIO:
+        def proceed() -> None:
+            loop.call_soon_threadsafe(begun.set)
+            time.sleep(0.1)
+            ending.proceed()
+
+        backup(str(path), str(tmp_path / "copy.db"), proceed)
+        return (tmp_path / "copy.db").open("rb")
+
+    async with store_at(path, Limits(changes=5)) as store:
+        slaves = lead(store, ("b",), 0, snapshot)
+        await behind(store, bytes(10_000_000))
+        slave = SlaveHub(tmp_path / "slave.db")
+        pipe = Pipe(slaves, slave.follower)
+        await begun.wait()
+        # The hub writes on meanwhile.
+        put(store, "t", 100)
+        await synced(store)
+        pipe.cut()
+        await slaves.close()
+        await asyncio.wait_for(loop.shutdown_default_executor(), PATIENCE_S)
+        assert not (tmp_path / "copy.db").exists()
+        await slave.store.close()
+
+
+async def test_a_hub_that_ends_does_not_wait_for_a_snapshot_of_a_database(
+    database: str, tmp_path: Path
+) -> None:
+    async with store_at(database, Limits(changes=5)) as store:
+        slaves = leader_of(store, database, "b")
+        await behind(store, b"")
+        slave = SlaveHub(tmp_path / "slave.db")
+        with psycopg.connect(database) as lock, psycopg.connect(database, autocommit=True) as look:
+            lock.execute("LOCK TABLE messages")
+            pipe = Pipe(slaves, slave.follower)
+            waits = "SELECT pid FROM pg_stat_activity WHERE wait_event = 'relation'"
+            await until(lambda: look.execute(waits).fetchall())
+            pipe.cut()
+            await slaves.close()
+            loop = asyncio.get_running_loop()
+            await asyncio.wait_for(loop.shutdown_default_executor(), PATIENCE_S)
+        await slave.store.close()
+
+
+async def behind(store: Store, payload: bytes) -> None:
+    """Write more changes than the leader keeps for its slaves."""
+    store.register("t")
+    put(store, "t", 99, payload)
+    for n in range(20):
+        put(store, "t", n)
+        await synced(store)
+    store.trim(store.age.now())
+    await synced(store)
 
 
 async def test_a_slave_notices_that_its_leader_was_taken_back(tmp_path: Path) -> None:

@@ -1,9 +1,12 @@
 """The hub's storage in PostgreSQL: whose database it is, and the server's faults, with a real server."""
 
 import asyncio
+import os
+import subprocess
 import sys
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -12,15 +15,29 @@ import pytest
 
 from headwater_host.hub.errors import BehindError, FencedError, StorageError
 from headwater_host.hub.storage import Limits, Store, cache, postgres, writer
+from headwater_host.hub.storage import store as storage
 from headwater_host.hub.storage.postgres import PostgresEngine
+from headwater_host.hub.storage.sqlite import SqliteEngine
+from headwater_host.hub.storage.store import open_engine
 from tests.cluster.proxy import Network
 from tests.host.command import headwater, running
 from tests.host.hub_client import ClientLimits, Peer, config, hub_of, replace
-from tests.host.hub_storage import ident, put, queue_ids, rows_in, store_at, synced, taken
+from tests.host.hub_storage import (
+    BOTH_ENGINES,
+    Place,
+    file_of,
+    ident,
+    put,
+    queue_ids,
+    rows_in,
+    store_at,
+    synced,
+    taken,
+)
 from tests.host.test_hub_commands import _publish, listening
 from tests.host.test_hub_consume import fill, payloads, responses
 from tests.rows import each_row
-from tests.waiting import until
+from tests.waiting import until, wait_until
 from tools.broker import HOST, free_port
 from tools.postgres import DATABASE, USER, PostgreSql
 
@@ -282,21 +299,103 @@ async def test_a_server_that_does_not_answer(postgresql: Servers, monkeypatch: p
         assert queue_ids(store) == [ident(1)]
 
 
-async def test_changes_that_were_not_mirrored(database: str) -> None:
-    """A hub does not lead with less than there is: it would give numbers again."""
-    engine = PostgresEngine(database)
-    warm = Store(engine, Limits())
-    async with store_at(database) as store:
-        store.register("t")
-        put(store, "t", 1)
-    with pytest.raises(StorageError, match="has changes up to 2; this hub has read up to 0"):
-        warm.lead()
-    assert not warm.catch_up(1)
-    assert warm.catch_up(10)
+@BOTH_ENGINES
+async def test_a_hub_reads_what_was_written_before_it_leads(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It does not lead with less than there is: it would give numbers again."""
+    monkeypatch.setattr(storage, "_CAUGHT_UP", 7)
+    limits = Limits(changes=20)
+    warm = Store(open_engine(place), limits)
+    # Another connection into the same storage; a file is locked against other hubs only.
+    other = SqliteEngine(file_of(warm)) if isinstance(place, Path) else open_engine(place)
+    store = Store(other, limits)
+    store.lead()
+    store.register("t")
+    store.attach("g", "t")
+    seqs = [put(store, "t", n, b"%d" % n) for n in range(30)]
+    store.sessions.process("client")
+    await synced(store)
+    seqs.append(put(store, "t", 30, b"x", retain=True))
+    await synced(store)
+    store.ack("g", "t", 0, taken(store)[0])
+    await synced(store)
+    if not isinstance(place, Path):
+        await store.close()
     warm.lead()
-    assert put(warm, "t", 2) == 3
+    assert warm.seq == store.seq
+    assert taken(warm) == seqs[1:]
+    assert warm.sessions.clients == {"client": 1}
+    assert list(warm.retained) == ["t"]
+    assert not put(warm, "t", 30)
+    assert put(warm, "t", 31) == store.seq + 1
     await synced(warm)
     await warm.close()
+    async with store_at(place, limits) as again:
+        assert taken(again) == [*seqs[1:], warm.seq]
+
+
+#: Has COMMIT wait while another session has the table gate locked.
+GATE = """CREATE TABLE gate ();
+CREATE FUNCTION wait() RETURNS trigger AS 'BEGIN PERFORM 1 FROM gate; RETURN NULL; END' LANGUAGE plpgsql;
+CREATE CONSTRAINT TRIGGER gate AFTER INSERT ON messages DEFERRABLE INITIALLY DEFERRED
+    FOR EACH ROW EXECUTE FUNCTION wait()"""
+
+#: A hub to be killed while it waits for its COMMIT.
+KILLED = """
+import asyncio, sys
+from headwater_host.hub.storage import Limits, Store, postgres
+
+postgres.LOCK_S = 600.0
+
+async def main():
+    store = Store.open(sys.argv[1], Limits(changes=10))
+    store.register("t")
+    for n in range(int(sys.argv[2])):
+        store.publish("t", b"%d" % n, 1, b"", time_ns=1)
+        store.trim(0)
+    await asyncio.sleep(600)
+
+asyncio.run(main())
+"""
+
+
+@pytest.mark.parametrize("messages", [5, 50])
+def test_a_killed_hubs_session_commits_after_the_next_hub_has_read(
+    database: str, monkeypatch: pytest.MonkeyPatch, messages: int
+) -> None:
+    """With 50 messages it also removes changes that the next hub has not read."""
+    monkeypatch.setattr(postgres, "LOCK_S", 600.0)
+    monkeypatch.setattr(postgres, "LEAD_S", 600.0)
+
+    async def make() -> None:
+        await Store.open(database).close()
+
+    asyncio.run(make())
+    run(database, GATE)
+    waits = "SELECT pid FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND wait_event = %s"
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
+    with psycopg.connect(database) as lock, psycopg.connect(database, autocommit=True) as look:
+        lock.execute("LOCK TABLE gate")
+        killed = subprocess.Popen([sys.executable, "-c", KILLED, database, str(messages)], env=environment)
+        try:
+            wait_until(lambda: look.execute(waits, ("relation",)).fetchall())
+        finally:
+            killed.kill()
+            killed.wait()
+        with ThreadPoolExecutor(1) as thread:
+            opening = thread.submit(Store.open, database)
+            wait_until(lambda: look.execute(waits, ("advisory",)).fetchall() or opening.done())
+            lock.commit()
+            store = opening.result(200)
+
+    async def use() -> None:
+        assert len(queue_ids(store)) == messages
+        seq = store.seq
+        assert put(store, "t", 99) == seq + 1
+        await store.close()
+
+    asyncio.run(use())
 
 
 #: As on a standby that lacks the last transaction, and is promoted.

@@ -5,6 +5,7 @@ import asyncio
 import json
 import random
 import sys
+import time
 from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -22,8 +23,8 @@ if TYPE_CHECKING:
 
 #: Seconds that a hub has to answer.
 _ANSWER = 5.0
-#: Seconds until a promoted slave leads.
-_LEAD = 120.0
+#: Seconds until a promoted slave leads, and between looks whether it does.
+_LEAD, _LOOK = 120.0, 0.2
 #: Times that fencing is repeated until every slave that answers is fenced.
 _TRIES = 4
 
@@ -80,6 +81,11 @@ def run(args: argparse.Namespace) -> int:
         return _COMMANDS[args.hub_command](args)
     except StorageError as error:
         raise CommandError(str(error), FAILED) from error
+    except OSError as error:
+        # Of a file that is moved, its new place.
+        named = error.filename2 or error.filename
+        what = str(error) if named is None else f"{named}: {error.strerror}"
+        raise CommandError(what, FAILED) from error
 
 
 def _replication(path: Path) -> tuple[HubConfig, ReplicationConfig]:
@@ -96,9 +102,10 @@ def _backup(args: argparse.Namespace) -> int:
         raise CommandError(
             f"back PostgreSQL up with pg_basebackup, or copy it: headwater hub copy URL {args.file}", USAGE
         )
-    if args.file.exists():
-        raise CommandError(f"{args.file} exists already", USAGE)
-    backup(str(args.storage), str(args.file))
+    try:
+        backup(str(args.storage), str(args.file))
+    except FileExistsError as error:
+        raise CommandError(f"{args.file} exists already", USAGE) from error
     return OK
 
 
@@ -208,8 +215,9 @@ async def _promoted(replication: ReplicationConfig, *, force: bool) -> int:
     plan(fenced, len(replication.hubs), replication.need, force=force)
     best = most_advanced(fenced)
     await _ask(replication, best, command="promote", epoch=chosen.epoch, ident=chosen.ident)
-    for _ in range(int(_LEAD)):
-        await asyncio.sleep(1)
+    deadline = time.monotonic() + _LEAD
+    while time.monotonic() < deadline:
+        await asyncio.sleep(_LOOK)
         try:
             found = await _ask(replication, best)
         except ClientError:
@@ -224,17 +232,23 @@ async def _fenced(replication: ReplicationConfig, *, force: bool) -> "tuple[Plan
     """Plan a promotion, and fence the slaves that answer; return the plan and the status of those that are fenced."""
     from headwater_host.hub.replication.promotion import plan
 
-    found: dict[str, dict[str, Any]] = {}
-    for name in replication.hubs:
+    async def look(name: str) -> dict[str, Any] | None:
         try:
-            found[name] = await _ask(replication, name)
-            print(f"{name}: {found[name]['role']}, epoch {found[name]['epoch']}, change {found[name]['seq']}")
+            one = await _ask(replication, name)
         except ClientError as error:
             print(f"{name}: no answer: {error}", file=sys.stderr)
+            return None
+        print(f"{name}: {one['role']}, epoch {one['epoch']}, change {one['seq']}")
+        return one
+
+    # At once: a hub that is cut off answers after a timeout only.
+    answers = zip(replication.hubs, await asyncio.gather(*map(look, replication.hubs)), strict=True)
+    found = {name: one for name, one in answers if one is not None}
     chosen = plan(found, len(replication.hubs), replication.need, force=force)
     if chosen.risk:
         print(f"warning: {chosen.risk}", file=sys.stderr)
     fenced: dict[str, dict[str, Any]] = {}
+    # In one order, so that of two promotions one gets all slaves.
     for name in chosen.slaves:
         try:
             fenced[name] = await _ask(

@@ -6,7 +6,7 @@ have subscribed to some of the topics only.
 
 from collections import deque
 from collections.abc import Generator, Hashable, Iterator, Mapping, Sequence
-from typing import TypeVar, cast
+from typing import TypeVar
 
 #: Queues that are looked at in a step.
 _PACE = 16
@@ -15,24 +15,14 @@ Q = TypeVar("Q", bound=Hashable)
 M = TypeVar("M", bound=Hashable)
 
 
-def assign(queues: Mapping[Q, Sequence[M]], now: Mapping[Q, M]) -> dict[Q, M]:
-    """Return the consumer of each queue that has one. ``queues`` gives the members that may consume
-    it, ``now`` its present consumer.
+def assigning(queues: Mapping[Q, Sequence[M]], now: Mapping[Q, M]) -> Generator[None, None, dict[Q, M]]:
+    """Find, in short steps, the consumer of each queue that has one. ``queues`` gives the members that may consume it,
+    ``now`` its present consumer; neither mapping may change meanwhile.
 
     A queue stays with its consumer unless the consumer may not have it any more, or a move makes the shares more even.
     In the result, no chain of moves lowers the share of a member that has at least two queues more than another. If all
     members may have all queues, the result takes the fewest moves. It depends only on the order of both mappings.
     """
-    steps = assigning(queues, now)
-    while True:
-        try:
-            next(steps)
-        except StopIteration as end:
-            return cast(dict[Q, M], end.value)
-
-
-def assigning(queues: Mapping[Q, Sequence[M]], now: Mapping[Q, M]) -> Generator[None, None, dict[Q, M]]:
-    """Do what ``assign`` does in short steps; neither mapping may change meanwhile."""
     held: dict[M, dict[Q, None]] = {}
     given: dict[Q, M] = {}
     for n, members in enumerate(queues.values()):

@@ -374,7 +374,8 @@ class Broker:
             return
         if connection.client is None:
             if now - connection.since > limits.login:
-                connection.close(spec5.KEEP_ALIVE_TIMEOUT, "AUTH did not arrive in time")
+                late = "the password was not checked" if connection.auth_id else "AUTH did not arrive"
+                connection.close(spec5.KEEP_ALIVE_TIMEOUT, f"{late} in time")
         elif connection.stuck is not None and now - connection.stuck > limits.stalled:
             connection.abort()
         elif connection.unfinished and now - connection.heard > limits.stalled:

@@ -13,6 +13,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import chain
 
+from headwater_host.timeouts import within
+
 #: What every name begins with.
 PREFIX = "headwater_hub_"
 #: Series of one metric. Labels may come from clients.
@@ -153,7 +155,7 @@ async def serve(
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
             async with busy:
-                await asyncio.wait_for(_answer(reader, writer, metrics, health), _PATIENCE)
+                await within(_PATIENCE, _answer(reader, writer, metrics, health))
         except (OSError, asyncio.TimeoutError):
             writer.transport.abort()
         finally:

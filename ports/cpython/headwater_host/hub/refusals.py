@@ -59,7 +59,7 @@ SERVER_SHUTTING_DOWN
   broker | AUTH* | the hub stops
 KEEP_ALIVE_TIMEOUT
   cluster.follower | AUTH* | no AUTH within `login` on a hub that does not lead
-  broker | AUTH* | no AUTH within `login`, frame incomplete for `stalled`, or nothing received for 1.5 keep-alives
+  broker | AUTH* | AUTH or password check exceeds `login`, a frame `stalled`, or silence 1.5 keep-alives
 SESSION_TAKEN_OVER
   clients | AUTH* | another connection has this client id
   consume | CONSUME | another CONSUME of the same subscription

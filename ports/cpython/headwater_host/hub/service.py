@@ -23,6 +23,8 @@ from headwater_host.hub.errors import StorageError
 from headwater_host.hub.observer import Observer
 from headwater_host.hub.site import Site
 from headwater_host.hub.storage import Store
+from headwater_host.hub.storage.contract import Engine
+from headwater_host.timeouts import within
 
 if TYPE_CHECKING:
     from headwater_host.hub.cluster.member import Member
@@ -42,6 +44,9 @@ class Hub:
         self.addresses: list[tuple[str, int]] = []
         self._broker: Broker | None = None
         self._store: Store | None = None
+        #: The engine of a storage that is being opened.
+        self._engine: Engine | None = None
+        self._given_up = False
         #: This hub's part in a cluster.
         self.member: Member | Site | None = None
         self._servers: list[asyncio.AbstractServer] = []
@@ -60,7 +65,7 @@ class Hub:
             named = config.replication.hubs[config.replication.name]
             self.member = Site(config, config.replication, await _resolved(named), self._observer, _say)
         else:
-            store = Store.open(config.storage, config.limits, group_readable=config.group_readable)
+            store = await self._open()
             try:
                 self._broker = Broker(store, self.config, self._observer)
             except BaseException:
@@ -85,6 +90,31 @@ class Hub:
         except BaseException:
             await self.stop()
             raise
+
+    async def _open(self) -> Store:
+        """Open the storage in a thread, since a database may not answer."""
+
+        def began(engine: Engine) -> None:
+            self._engine = engine
+            if self._given_up:
+                engine.abort()
+
+        config = self.config
+        store = await asyncio.to_thread(
+            Store.open, config.storage, config.limits, group_readable=config.group_readable, began=began
+        )
+        self._engine = None
+        if self._given_up:
+            with contextlib.suppress(StorageError):
+                await store.close()
+            raise StorageError("the hub is stopping")
+        return store
+
+    def give_up(self) -> None:
+        """Let ``start`` fail soon if it opens the storage."""
+        self._given_up = True
+        if self._engine is not None:
+            self._engine.abort()
 
     @property
     def broker(self) -> Broker:
@@ -113,7 +143,7 @@ class Hub:
                 await self._settled()
                 self.broker.stop()
                 with contextlib.suppress(asyncio.TimeoutError):
-                    await asyncio.wait_for(self._alone(), FAREWELL)
+                    await within(FAREWELL, self._alone())
                 for connection in list(self.broker.connections):
                     connection.abort()
         finally:
@@ -128,7 +158,7 @@ class Hub:
         done = asyncio.Event()
         self.broker.durable.after(done.set)
         with contextlib.suppress(asyncio.TimeoutError):
-            await asyncio.wait_for(done.wait(), FAREWELL)
+            await within(FAREWELL, done.wait())
         await asyncio.sleep(0)
 
     async def _alone(self) -> None:
@@ -168,10 +198,18 @@ async def serve(config: HubConfig) -> int:
     """Run a hub until SIGTERM or SIGINT: the exit code. A second signal ends it at once. Raises CommandError."""
     ending = asyncio.Event()
     hub = Hub(config)
-    with serving(ending.set):
+
+    def end() -> None:
+        ending.set()
+        hub.give_up()
+
+    with serving(end):
         try:
             await hub.start()
         except (StorageError, OSError) as error:
+            if ending.is_set():
+                _logger.info("stopped before the storage was open: %s", error)
+                return OK
             raise CommandError(f"the hub cannot start: {error}", FAILED) from error
         for host, port in hub.addresses:
             _logger.info("listening on %s, port %d; storage in %s", host, port, config.storage_name)

@@ -22,12 +22,13 @@ from headwater_host.hub.replication.follower import Follower, fenced, lineage
 from headwater_host.hub.replication.leading import lead
 from headwater_host.hub.replication.line import RETRY, Line, connect
 from headwater_host.hub.replication.lineage import Lineage
-from headwater_host.hub.replication.slaves import Slaves
+from headwater_host.hub.replication.slaves import Ending, Slaves
 from headwater_host.hub.rpc import Procedure
 from headwater_host.hub.storage import Store
 from headwater_host.hub.storage.backup import backup, install
 from headwater_host.hub.storage.store import open_engine
 from headwater_host.hub.wills import SlaveIds
+from headwater_host.timeouts import within
 
 #: The counter ``leads`` of a leader that was deposed; other values are the name of the hub that leads.
 NONE = "?"
@@ -151,7 +152,7 @@ class Site:
             done = asyncio.Event()
             self.broker.durable.after(done.set)
             with contextlib.suppress(asyncio.TimeoutError):
-                await asyncio.wait_for(done.wait(), FAREWELL)
+                await within(FAREWELL, done.wait())
             await asyncio.sleep(0)
         await self._close()
 
@@ -311,11 +312,11 @@ class Site:
 
     # -- a leader ----------------------------------------------------------------------------------------------------
 
-    def _copy(self) -> BinaryIO:
+    def _copy(self, ending: Ending) -> BinaryIO:
         """Return a copy of the storage as an open file."""
         with tempfile.TemporaryDirectory(dir=self._path.resolve().parent) as folder:
             copy = Path(folder) / "snapshot.db"
-            backup(str(self._path), str(copy))
+            backup(str(self._path), str(copy), ending.proceed)
             return copy.open("rb")
 
     async def _herald(self, name: str, slaves: Slaves) -> None:

@@ -140,13 +140,16 @@ class Users:
         hashing = asyncio.get_running_loop().run_in_executor(
             self._threads, (found or self._nobody).holds, password
         )
-        hashing.add_done_callback(lambda _: self._release())
-        # The thread is busy until the hash is done, even if this task is cancelled.
-        right = await asyncio.shield(hashing)
-        if right and found is not None:
-            self._right[name] = digest
-            return True
-        return False
+
+        def hashed(hashing: "asyncio.Future[bool]") -> None:
+            self._release()
+            if found is not None and not hashing.cancelled() and not hashing.exception() and hashing.result():
+                self._right[name] = digest
+
+        hashing.add_done_callback(hashed)
+        # The thread is busy until the hash is done. If this task is cancelled meanwhile, the client's next login finds
+        # the result: on a busy machine, no hash may be done in time.
+        return await asyncio.shield(hashing) and found is not None
 
     def _known(self, name: str, digest: bytes) -> bool:
         known = self._right.get(name)

@@ -14,6 +14,7 @@ from headwater_host.fmq.address import Address
 from headwater_host.fmq.kinds import DateTime
 from headwater_host.fmq.values import decode_at, encode
 from headwater_host.hub import frames
+from headwater_host.timeouts import within
 
 #: Bits of a version below the epoch.
 _SEQ_BITS = 48
@@ -49,7 +50,7 @@ async def elect(
     """Send ELECT to a hub, without a login, and return its answer; ``Answer()`` if none came in time, or if its
     certificate is not valid."""
     with contextlib.suppress(asyncio.TimeoutError, OSError, asyncio.IncompleteReadError):
-        return await asyncio.wait_for(_elect(hub, candidate, own_version, announce, tls), timeout)
+        return await within(timeout, _elect(hub, candidate, own_version, announce, tls))
     return Answer()
 
 

@@ -26,13 +26,13 @@ from headwater_host.hub.metrics import Metrics
 from headwater_host.hub.observer import Observer
 from headwater_host.hub.replication.administration import REPLICATION, Administration
 from headwater_host.hub.replication.leading import lead
-from headwater_host.hub.replication.slaves import Slaves
+from headwater_host.hub.replication.slaves import Ending, Slaves
 from headwater_host.hub.storage import Store
 from headwater_host.hub.storage.contract import Engine
 from headwater_host.hub.storage.copy import copy_to_file
 from headwater_host.hub.storage.store import open_engine
-from headwater_host.hub.waiting import within
 from headwater_host.hub.wills import SlaveIds
+from headwater_host.timeouts import within
 
 #: Seconds between looks at the lease and at the leader's changes.
 LOOK = 0.05
@@ -68,6 +68,7 @@ class Member(Leadership):
         self._observer = observer
         self._tell = tell
         self._engine: Engine | None = None
+        self._stopping = False
         #: What the database holds; None until it is loaded.
         self.store: Store | None = None
         self.broker: Broker | None = None
@@ -198,15 +199,18 @@ class Member(Leadership):
     async def _load(self) -> None:
         """Read the whole storage, in a thread."""
 
-        def load() -> tuple[Engine, Store]:
-            engine = open_engine(self._config.storage, standby=self._standby)
+        def load() -> Store:
+            # ``stop`` may abort it: a database that falls silent meanwhile would keep the thread.
+            self._engine = engine = open_engine(self._config.storage, standby=self._standby)
+            if self._stopping:
+                engine.abort()
             try:
-                return engine, Store(engine, self._config.limits)
+                return Store(engine, self._config.limits)
             except BaseException:
                 engine.close()
                 raise
 
-        self._engine, self.store = _, store = await asyncio.to_thread(load)
+        self.store = store = await asyncio.to_thread(load)
         self._problem = ""
         self._deposed = int(store.counter("deposed") or 0)
         # The tables exist now.
@@ -288,11 +292,12 @@ class Member(Leadership):
         slaves.measure(broker.metrics)
         return broker
 
-    def _snapshot(self) -> BinaryIO:
+    def _snapshot(self, ending: Ending) -> BinaryIO:
         """Return a copy of the database as an open SQLite file, for a slave."""
         with (
             tempfile.TemporaryDirectory() as folder,
             contextlib.closing(open_engine(self._config.storage)) as source,
+            ending.aborts(source.abort),
         ):
             path = Path(folder) / "snapshot.db"
             copy_to_file(source, str(path))
@@ -384,7 +389,7 @@ class Member(Leadership):
             done = asyncio.Event()
             broker.durable.after(done.set)
             with contextlib.suppress(asyncio.TimeoutError):
-                await asyncio.wait_for(done.wait(), seconds)
+                await within(seconds, done.wait())
             for _ in range(3):
                 # Answers leave at the end of a turn.
                 await asyncio.sleep(0)
@@ -407,6 +412,7 @@ class Member(Leadership):
 
     async def stop(self) -> None:
         """Leave the cluster. Raises StorageError when not everything could be stored."""
+        self._stopping = True
         if self._handing is not None:
             await asyncio.wait({self._handing})
         if self._governing is not None:

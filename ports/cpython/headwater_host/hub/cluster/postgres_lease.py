@@ -28,6 +28,7 @@ from headwater_host.hub.cluster import election
 from headwater_host.hub.cluster.address import address_of, ip_address_of, split_address
 from headwater_host.hub.cluster.lease import RENEWALS, Lease, Row
 from headwater_host.hub.storage.libpq import first_line, shut_down
+from headwater_host.timeouts import within
 
 #: Of the session lock, whose second number is the epoch.
 _LOCK = 0x4857_6C65
@@ -256,7 +257,7 @@ class PostgresLease:
 
     async def _pause(self, seconds: float) -> None:
         with contextlib.suppress(asyncio.TimeoutError):
-            await asyncio.wait_for(self._wake.wait(), seconds)
+            await within(seconds, self._wake.wait())
 
     async def _stand(self, asked: float) -> None:
         """Read the row as a candidate, and take the lease over if it is free."""

@@ -6,7 +6,7 @@ from typing import BinaryIO
 from headwater_host.hub.replication.follower import lineage
 from headwater_host.hub.replication.lineage import Lineage, new_ident
 from headwater_host.hub.replication.quorum import Quorum
-from headwater_host.hub.replication.slaves import Slaves
+from headwater_host.hub.replication.slaves import Ending, Slaves
 from headwater_host.hub.storage import Store
 
 
@@ -14,7 +14,7 @@ def lead(
     store: Store,
     names: tuple[str, ...],
     need: int,
-    backup: Callable[[], BinaryIO],
+    backup: Callable[[Ending], BinaryIO],
     deposed: Callable[[int], None] = lambda epoch: None,
     promised: tuple[int, str] | None = None,
 ) -> Slaves:

@@ -20,7 +20,7 @@ from headwater_host.fmq.values import encode
 from headwater_host.hub import frames, requests
 from headwater_host.hub.errors import StorageError
 from headwater_host.hub.replication.wire import CHANGES
-from headwater_host.hub.waiting import within
+from headwater_host.timeouts import within
 
 #: Client ids of slaves begin with this; the name of the hub follows. They have no session and no process number.
 SLAVE = "$slave/"

@@ -3,7 +3,8 @@
 import asyncio
 import logging
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, BinaryIO, Protocol
 
@@ -27,6 +28,36 @@ AGAIN = 1.0
 RESERVED = 1000
 
 _logger = logging.getLogger("headwater.hub")
+
+
+class Ending:
+    """Ends work in a thread early: the work calls ``proceed`` again and again, or says what aborts it."""
+
+    def __init__(self) -> None:
+        self.is_due = False
+        self._calls: list[Callable[[], object]] = []
+
+    @contextmanager
+    def aborts(self, abort: Callable[[], object]) -> Iterator[None]:
+        """Call a function if the end comes within the context, or has come."""
+        self._calls.append(abort)
+        try:
+            if self.is_due:
+                abort()
+            yield
+        finally:
+            self._calls.remove(abort)
+
+    def proceed(self) -> None:
+        """Raise StorageError if the end has come."""
+        if self.is_due:
+            raise StorageError("this hub is stopping")
+
+    def end(self) -> None:
+        """Abort the work."""
+        self.is_due = True
+        for abort in list(self._calls):
+            abort()
 
 
 class Line(Protocol):
@@ -68,8 +99,8 @@ class Slave:
 class Slaves:
     """All slaves of one leader, in one epoch.
 
-    ``backup`` returns a copy of the storage as an open file, and is called in a thread. ``deposed`` is called when a
-    slave knows of a later epoch.
+    ``backup`` returns a copy of the storage as an open file, and is called in a thread; its argument ends it early.
+    ``deposed`` is called when a slave knows of a later epoch.
     """
 
     def __init__(
@@ -77,13 +108,14 @@ class Slaves:
         store: Store,
         lineage: Lineage,
         quorum: Quorum,
-        backup: Callable[[], BinaryIO],
+        backup: Callable[[Ending], BinaryIO],
         deposed: Callable[[int], None] = lambda epoch: None,
     ):
         self._store = store
         self.lineage = lineage
         self.quorum = quorum
         self._backup = backup
+        self._ending = Ending()
         self._deposed = deposed
         #: By name. A slave that connects again replaces its earlier connection.
         self.slaves: dict[str, Slave] = {}
@@ -330,7 +362,7 @@ class Slaves:
     async def _copy(self, slave: Slave) -> None:
         """Copy the storage, and begin to send the copy."""
         try:
-            copy = await self._loop.run_in_executor(None, self._backup)
+            copy = await self._loop.run_in_executor(None, self._backup, self._ending)
         except (OSError, StorageError) as error:
             _logger.error("a snapshot for slave %s failed: %s", slave.name, error)
             slave.line.refuse(f"a snapshot failed: {error}")
@@ -355,7 +387,8 @@ class Slaves:
             self.wake([slave])
 
     async def close(self) -> None:
-        """End the work in progress."""
+        """End the work in progress. A snapshot that is being made fails soon."""
+        self._ending.end()
         for task in list(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)

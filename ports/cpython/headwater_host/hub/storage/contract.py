@@ -162,7 +162,7 @@ class Engine(Protocol):
         ...
 
     def abort(self) -> None:
-        """Let a ``write`` that waits for a server fail. Nothing is written afterwards.
+        """Let what waits for a server fail, in any thread. Nothing is written afterwards.
 
         Without a server it does nothing: a write ends when the disk allows it.
         """

@@ -319,6 +319,8 @@ class PostgresEngine:
     def _take(self) -> int:
         """Begin an epoch, and return it."""
         connection = self._writer = _Connection(self._url, self._application(None))
+        if self._ended is not None:
+            raise self._ended
         with connection.limited(LEAD_S), connection.committing():
             self._exclude(connection.db)
             (epoch,) = _one(connection.db, _TAKE)
@@ -558,11 +560,11 @@ class PostgresEngine:
     # -- the end -----------------------------------------------------------------------------------------------------
 
     def abort(self) -> None:
-        """Let a write that waits for the database fail. Nothing is written afterwards."""
+        """Let what waits for the database fail, in any thread. Nothing is written afterwards."""
         self._ended = self._ended or StorageError(f"the hub's storage {self.name} is closed")
-        writer = self._writer
-        if writer is not None:
-            writer.abort()
+        for connection in (self._writer, self._reader.connection):
+            if connection is not None:
+                connection.abort()
 
     def close(self) -> None:
         """Close the connections. May be called twice."""

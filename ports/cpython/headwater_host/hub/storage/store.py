@@ -14,6 +14,7 @@ event loop's thread.
 """
 
 import contextlib
+import logging
 from collections.abc import Callable, Iterable, Iterator
 from itertools import chain, islice
 from os import PathLike, fspath
@@ -23,7 +24,7 @@ from headwater.mqtt import spec5
 from headwater_host.hub.errors import BehindError, RefusedError, StorageError
 from headwater_host.hub.storage import follow, restore
 from headwater_host.hub.storage.cache import Cache
-from headwater_host.hub.storage.contract import Engine, Mark
+from headwater_host.hub.storage.contract import Engine, Mark, Row
 from headwater_host.hub.storage.counters import Counters
 from headwater_host.hub.storage.export import export
 from headwater_host.hub.storage.follow import Some
@@ -41,6 +42,7 @@ from headwater_host.lifetime import Clocks
 #: How URLs of PostgreSQL begin.
 POSTGRES = ("postgresql://", "postgres://")
 
+_logger = logging.getLogger("headwater.hub")
 _SECOND = 1_000_000_000
 #: Seconds after which the age time is written though nothing else is: a power cut loses no more of it.
 _IDLE = 3600.0
@@ -50,6 +52,8 @@ _TRIMMED = 20_000
 _LOOKED = 2_000
 #: Bytes of messages that a follower reads at once.
 FOLLOWED = 1 << 20
+#: Changes that a hub reads at once when it begins to lead.
+_CAUGHT_UP = 10_000
 
 
 def open_engine(
@@ -141,22 +145,36 @@ class Store:
         *,
         group_readable: bool = False,
         following: bool = False,
+        began: Callable[[Engine], object] = lambda engine: None,
     ) -> "Store":
         """Open the storage in a file or at a URL of PostgreSQL, or make it, and begin to write; ``following``: only
-        changes that a leader has written. Raises StorageError."""
+        changes that a leader has written. ``began`` gets the engine first, and may abort it. Raises StorageError."""
         engine = open_engine(where, group_readable=group_readable)
         try:
+            began(engine)
             store = cls(engine, limits or Limits(), clocks)
-            (store.follow if following else store.lead)()
+            try:
+                (store.follow if following else store.lead)()
+            except BehindError:
+                # The last writer has removed changes meanwhile. It cannot any more.
+                store = cls(engine, limits or Limits(), clocks)
+                store.lead()
         except BaseException:
             engine.close()
             raise
         return store
 
     def lead(self, epoch: int | None = None) -> None:
-        """Begin to write, in an epoch that the engine knows. Raises StorageError, FencedError if it does not."""
+        """Begin to write, in an epoch that the engine knows, after everything that other hubs have written.
+
+        Raises StorageError; FencedError if the engine does not know the epoch, BehindError as ``catch_up``."""
         turn = self._engine.lead(epoch)
-        last = self._check_mark().last
+        # The session of a hub that was killed may have committed after this hub read the storage. None can now.
+        with self._engine.snapshot():
+            last = self._check_mark().last
+            while self.seq < last and (changes := self._changes_since(_CAUGHT_UP)):
+                self.mirror(changes)
+            self._epoch = self._engine.mark(self.seq).epoch
         if last != self.seq:
             raise StorageError(
                 f"the hub's storage has changes up to {last}; this hub has read up to {self.seq}"
@@ -174,7 +192,7 @@ class Store:
             mark = self._check_mark()
             if mark.last <= self.seq:
                 return [], self._epoch, mark.last
-            found = follow.read_changes(self._engine, self._name, self.seq, limit, FOLLOWED).changes
+            found = self._changes_since(limit)
             return found, self._engine.mark(found[-1].seq if found else self.seq).epoch, mark.last
 
         changes, epoch, last = self._engine.consistently(read)
@@ -182,6 +200,11 @@ class Store:
         self._epoch = epoch
         # The other hub may write all the time: then every look finds something.
         return not changes or self.seq >= last
+
+    def _changes_since(self, limit: int) -> list[Change]:
+        """Return the changes after those of this store, at most ``limit``. Only in a snapshot."""
+        found = follow.read_changes(self._engine, self._name, self._leave_out, self.seq, limit, FOLLOWED)
+        return found.changes
 
     def _check_mark(self) -> Mark:
         """Return the mark of the storage. Raises BehindError unless the storage continues what this store holds: a
@@ -491,7 +514,20 @@ class Store:
         the storage to begin with."""
         if after < self._counters.followed:
             raise BehindError(f"changes up to {self._counters.followed} are not kept any more")
-        return follow.changes(self._engine, self._name, after, limit, size)
+        return follow.changes(self._engine, self._name, self._leave_out, after, limit, size)
+
+    def _leave_out(self, kind: str, stored: Row) -> None:
+        """Count and report a message that a follower cannot get."""
+        self._cache.damaged += 1
+        ident = stored[1].hex() if isinstance(stored[1], bytes) else stored[1]
+        what = "message" if kind == "message" else "retained message"
+        _logger.error(
+            "%s %d of the hub's storage %s is not what was written: followers do not get it (id %s)",
+            what,
+            stored[0],
+            self._engine.name,
+            ident,
+        )
 
     def _name(self, number: int) -> str:
         topics = self.topics

@@ -42,7 +42,7 @@ def _put_places(db: sqlite3.Connection, places: Iterable[tuple[Any, ...]]) -> No
     """Write the positions of version 2.
 
     Version 2 kept a group's place in a queue as one row: the floor, and as JSON what was acknowledged after it. A
-    replica of this version does not know such changes, so it has to begin with a copy of the file.
+    slave cannot apply such changes, so it needs a snapshot.
     """
     for group, topic, queue, floor, taken, tries in places:
         through = max(taken, default=floor)

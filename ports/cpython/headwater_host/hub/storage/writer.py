@@ -5,7 +5,7 @@ clients share. When the disk fails, nothing is answered, and the transaction is 
 not: another hub leads then.
 
 A transaction is *durable* when the engine has written it, and *committed* when it may be answered and shown: at once,
-or when ``confirm`` says so, for replicas that have to have it as well.
+or when ``confirm`` says that enough slaves have it.
 """
 
 import asyncio
