@@ -394,10 +394,11 @@ def test_ctrl_c_within_a_step_lets_the_program_run_again(board: VirtualBoard, tm
     with subprocess.Popen(
         [*HEADWATER, "board", "files", "put", str(data), "--port", board.port], env=environment()
     ) as process:
-        time.sleep(2)
+        # Within a piece of the file: the board asks for its next bytes.
+        board.wait_for("\x01" * 20, after=mark)
         process.send_signal(signal.SIGINT)
         assert process.wait(PATIENCE_S) == 130
-    board.wait_for("program runs", 5, after=mark)
+    board.wait_for("program runs", after=mark)
 
 
 @each_row(

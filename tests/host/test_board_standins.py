@@ -411,8 +411,9 @@ machine.reset()
         boot(
             "if now.info()[4] == 'ota_0':"
             + update.replace("\n", "\n    ")
-            + "\nPartition.mark_app_valid_cancel_rollback()\n",
-            "running ota_1",
+            + "\nPartition.mark_app_valid_cancel_rollback()\nprint('valid', now.info()[4])\n",
+            # The next reset must not come before the mark.
+            "valid ota_1",
         )
         boot("", "running ota_1")
 

@@ -16,6 +16,7 @@ from headwater_host.capture.filesystem import (
     local_path,
     open_file,
     parse_storage,
+    remove,
 )
 from headwater_host.capture.log_id import log_id
 from headwater_host.capture.manifest import list_log
@@ -145,6 +146,29 @@ def test_a_file_is_created_once(place: tuple[str, Bucket]) -> None:
     assert target.read("1.json") == b"%d" % made.index(True)
     assert not create(plan, b"later", bucket.storage)
     assert target.names() == ["1.json"]
+
+
+def test_a_file_is_removed(place: tuple[str, Bucket]) -> None:
+    location, bucket = place
+    for _ in range(2):
+        assert create(f"{location}/folder/1.json", b"1", bucket.storage)
+        remove(f"{location}/folder/1.json", bucket.storage)
+        assert folder(f"{location}/folder", bucket.storage).names() == []
+    remove(f"{location}/folder/1.json", bucket.storage)
+
+
+def test_errors_of_an_object_store_have_one_line(bucket: Bucket) -> None:
+    with pytest.raises(OSError, match=r"^s3://no-such-bucket/1: The specified bucket does not exist$"):
+        create("s3://no-such-bucket/1", b"", bucket.storage)
+    away = parse_storage(bucket.options | {"AWS_ENDPOINT_URL": "http://127.0.0.1:1"})
+    with pytest.raises(OSError, match=r"^s3://bucket/1: [^\n]*error sending request$"):
+        create("s3://bucket/1", b"", away)
+    for wrong in ("127.0.0.1", "http://", "http://a b", "http://a/b", "ftp://a"):
+        storage = parse_storage(bucket.options | {"AWS_ENDPOINT_URL": wrong})
+        with pytest.raises(LocationError, match="expected http://HOST:PORT"):
+            create("s3://bucket/1", b"", storage)
+        with pytest.raises(LocationError, match="expected http://HOST:PORT"):
+            folder("s3://bucket", storage)
 
 
 def test_paths_do_not_need_pyarrow(tmp_path: Path) -> None:

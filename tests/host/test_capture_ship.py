@@ -105,6 +105,24 @@ def test_a_log_that_began_before_it_was_shipped(tmp_path: Path) -> None:
     assert not verify(copy).damaged
 
 
+def test_a_copy_whose_oldest_segment_was_removed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """As by the lifecycle rule of a bucket, which leaves the segment in the copy's manifest."""
+    log, copy = tmp_path / "log", tmp_path / "copy"
+    written = write_log(log, [2], [1], [3])
+    ship(log, copy)
+    oldest = segments(copy)[0]
+    oldest.unlink()
+    assert capture("verify", copy) == 0
+    assert capsys.readouterr().out.startswith("clean: 2 segments")
+    assert read_log(copy) == written[2:]
+    # The next run copies only what the log still has.
+    remove_all(log)
+    written += write_log(log, [4], start=6)
+    assert len(ship(log, copy).shipped) == 1
+    assert read_log(copy) == written[2:]
+    assert not verify(copy).damaged
+
+
 def test_a_log_of_an_earlier_version_keeps_its_id(tmp_path: Path) -> None:
     log, copy = tmp_path / "log", tmp_path / "copy"
     log.mkdir()

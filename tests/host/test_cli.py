@@ -310,6 +310,12 @@ def test_a_disk_that_is_full_is_said() -> None:
     assert shown.returncode == 1
 
 
+def test_standard_output_may_be_closed() -> None:
+    command = ["sh", "-c", '"$@" >&-', "sh", *HEADWATER, "inspect", "--hex", "c000"]
+    shown = subprocess.run(command, stderr=subprocess.PIPE, env=environment(), check=False)
+    assert (shown.returncode, shown.stderr) == (0, b"")
+
+
 def test_output_is_utf_8_whatever_the_terminal_is() -> None:
     command = [*HEADWATER, "inspect", "--json", "--hex", "30040002c3a9"]
     env = environment() | {"PYTHONIOENCODING": "ascii"}

@@ -1,6 +1,10 @@
-"""``headwater capture stats | prune | repair | readers``."""
+"""``headwater capture stats | prune | repair | readers``, and the progress of commands that take long."""
 
 import json
+import os
+import re
+import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -8,8 +12,8 @@ import pytest
 
 from headwater_host.capture.readers import list_readers, save_reader
 from headwater_host.cli.main import main
-from tests.host.capture_logs import PEERS, reopen_last, segments, write_log
-from tests.host.test_cli_capture import capture, damage
+from tests.host.capture_logs import MANIFEST, PEERS, record, reopen_last, segments, write_log
+from tests.host.test_cli_capture import ENVIRONMENT, capture, damage
 from tests.rows import each_row
 from tools.capture_log import LogWriter
 
@@ -32,6 +36,48 @@ def test_stats(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     damage(tmp_path, 1)
     assert capture("stats", tmp_path) == 1
     assert "bad: " in capsys.readouterr().err
+
+
+def test_progress_is_shown(tmp_path: Path) -> None:
+    """The command writes to a pipe that nobody reads before the progress is there."""
+    log, pipe = tmp_path / "log", tmp_path / "pipe"
+    with LogWriter(log, segment_bytes=1 << 20) as writer:
+        for number in range(60):
+            writer.append(*record(number, 50_000))
+            writer.flush()
+    os.mkfifo(pipe)
+    assert len(segments(log)) == 3
+    command = [sys.executable, "-m", "headwater_host", "capture", "export", str(log), "--pcap", str(pipe)]
+    with (
+        subprocess.Popen(command, env=ENVIRONMENT, stderr=subprocess.PIPE, stdout=subprocess.PIPE) as process,
+        pipe.open("rb") as exported,
+    ):
+        assert process.stderr is not None
+        line = process.stderr.readline().decode()
+        assert len(exported.read()) > 3_000_000
+    assert re.fullmatch(r"capture: exporting, segment 1 of 3: \d+ %, \d+ kB of 3.0. MB, .* left\n", line), (
+        line
+    )
+    assert process.returncode == 0
+
+
+@pytest.mark.parametrize("words", ["verify", "stats", "repair"])
+def test_what_the_progress_says(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, words: str
+) -> None:
+    """With no delay, until the display's thread has run in the middle of a command."""
+    monkeypatch.setattr("headwater_host.cli.capture._DELAY_S", 0.001)
+    log = tmp_path / "log"
+    write_log(log, [5_000] * 10, [5_000] * 10)
+    lines = (log / MANIFEST).read_bytes().splitlines(keepends=True)
+    what, number = {"verify": ("verifying", 2), "stats": ("counting", 2), "repair": ("repairing", 1)}[words]
+    shown = rf"capture: {what}, segment [12] of {number}: \d+ %, .*B of .*B, .*B/s, .* left\n"
+    deadline = time.monotonic() + 20
+    while not re.search(shown, capsys.readouterr().err):
+        assert time.monotonic() < deadline, "no progress is shown"
+        if words == "repair":
+            (log / MANIFEST).write_bytes(lines[0])
+        assert capture(words, log) == 0
 
 
 def test_prune_by_age_and_size(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

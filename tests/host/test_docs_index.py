@@ -77,7 +77,7 @@ def module_exists(dotted: str) -> bool:
 def test_named_modules_exist(page: Path) -> None:
     names = re.findall(rf"\b(?:{'|'.join(PACKAGES)})(?:\.[A-Za-z_]\w*)+", page.read_text(encoding="utf-8"))
     # File names of other kinds (systemd units, configurations) and formats of Spark are not modules.
-    kinds = {"service", "toml", "db", "local", "md", "py", "json", "boot", "slot", "table"}
+    kinds = {"service", "toml", "db", "local", "md", "py", "json", "boot", "slot", "table", "hub"}
     assert (
         sorted({name for name in names if name.rsplit(".")[-1] not in kinds and not module_exists(name)})
         == []

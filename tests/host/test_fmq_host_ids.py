@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from headwater.errors import E_ARGUMENT
 from headwater.fmq import spec
 from headwater.fmq.ids import IdTable, id_end
-from headwater_host.client.fmq.ids import RESERVE, ClockIdMaker, HostIdTable
+from headwater_host.client.fmq.ids import RESERVE, ChosenIdMaker, ClockIdMaker, HostIdTable
 
 
 def time_of(ident: bytes) -> int:
@@ -38,6 +38,23 @@ def test_ids_go_up_whatever_the_clock_does(monkeypatch: pytest.MonkeyPatch) -> N
     now = 0
     again = ClockIdMaker(b"\x05", kept[-1][1])
     assert time_of(bytes(again.next(spec.PUBLISH, 0))) > kept[-1][1]
+
+
+def test_a_chosen_id_is_that_of_the_next_message_only() -> None:
+    maker = ChosenIdMaker(b"\x05")
+    first = bytes(maker.next(spec.PUBLISH, 0))
+    assert bytes(maker.ident) == first
+    chosen = b"\x34" + bytes(17)
+    maker.chosen = chosen
+    # Requests and a new connection between leave it, and the size of the next message's id is known.
+    ping = bytes(maker.next(spec.PINGREQ, 0))
+    assert ping[0] >> 4 == spec.PINGREQ
+    assert maker.set_process(b"\x09", 0, 1) == 0
+    assert (maker.ident, maker.next(spec.PUBLISH, 0)) == (chosen, chosen)
+    after = bytes(maker.next(spec.PUBLISH, 0))
+    assert after[:2] == b"\x31\x09"
+    assert time_of(after) > time_of(ping) > time_of(first)
+    assert bytes(maker.ident) == after
 
 
 def test_a_process_number_is_kept_at_once() -> None:

@@ -234,6 +234,12 @@ def test_a_gateway_keeps_its_log_within_its_limits(
         wait_until(lambda: retention(tmp_path)["removed_segments"] == 1, "the statistics tell")
         assert command.end() == 0
     assert segments(log)[:2] == before[2:]
+    save_reader(log, "tables", 2)
+    path.write_text(path.read_text().replace(f"max_bytes = {limit}", 'max_bytes = 1\nunread = "remove"'))
+    with running("gateway", "--config", path, directory=tmp_path) as command:
+        command.wait_for("removed 2 segments that tables had not taken: these records are lost to it")
+        assert command.end() == 0
+    assert not {*segments(log)} & {*before}
     assert verify(log).problems == []
 
 

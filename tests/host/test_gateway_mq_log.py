@@ -15,7 +15,7 @@ from tools.capture_log import LogWriter
 
 
 def _over(left: list[int]) -> bool:
-    """SQLite asks this again and again, and stops when it is told to."""
+    """SQLite calls this again and again, and stops when it returns true."""
     left[0] -= 1
     return left[0] < 0
 

@@ -23,6 +23,8 @@ PACKAGES = {
     "headwater_host": "ports/cpython",
     "headwater_spark": "ports/spark",
     "pyspark_headwater": "ports/spark",
+    "pyspark_headwater_hub": "ports/spark",
+    "pyspark_headwater_mqtt": "ports/spark",
     "pyspark_headwater_table": "ports/spark",
 }
 

@@ -28,16 +28,17 @@ def opened(path: "str | os.PathLike[str]", flags: int, *, group_readable: bool =
 
 def restrict(path: "str | os.PathLike[str]", *, group_readable: bool = False) -> None:
     """Set the mode and group of an existing file, as far as this process is permitted to."""
-    found = os.stat(path)  # noqa: PTH116 (text or a path)
+    path = Path(path)
+    found = path.stat()
     mode = stat.S_IMODE(found.st_mode) & ~stat.S_IRWXO
     with contextlib.suppress(PermissionError):
         if group_readable:
             mode |= stat.S_IRGRP
-            group = Path(path).resolve().parent.stat().st_gid
+            group = path.resolve().parent.stat().st_gid
             if group != found.st_gid:
                 os.chown(path, -1, group)
         if mode != stat.S_IMODE(found.st_mode):
-            os.chmod(path, mode)  # noqa: PTH101
+            path.chmod(mode)
 
 
 def prepare(path: "str | os.PathLike[str]", *, group_readable: bool = False) -> None:

@@ -2,9 +2,9 @@
 
 import sqlite3
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from datetime import datetime, timezone
-from functools import cache
+from functools import cache, partial
 from getpass import getuser
 from pathlib import Path
 from typing import NamedTuple
@@ -98,7 +98,7 @@ class Putting(NamedTuple):
 
         ``md`` gets its MsgId and CorrelId.
         """
-        new_id: Callable[[], bytes] = lambda: self.file.new_id(db)  # noqa: E731 (said more than once below)
+        new_id = partial(self.file.new_id, db)
         fresh = bool(options & CMQC.MQPMO_NEW_MSG_ID) or md.MsgId == CMQC.MQMI_NONE
         if fresh:
             md.MsgId = new_id()

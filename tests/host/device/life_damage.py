@@ -21,12 +21,14 @@ class Machine:
 
 
 sys.modules["machine"] = Machine()
+# The modules of boards import it.
+# ruff: noqa: E402
 
-from headwater.link.link import Link  # noqa: E402
-from headwater_board.boots import Boots  # noqa: E402 - it is for this machine
-from headwater_board.clock import Sntp, TimedNetwork, set_clock  # noqa: E402
-from headwater_board.service import Service  # noqa: E402
-from headwater_board.sleep import load_addresses, save_addresses  # noqa: E402
+from headwater.link.link import Link
+from headwater_board.boots import Boots
+from headwater_board.clock import Sntp, TimedNetwork, set_clock
+from headwater_board.service import Service
+from headwater_board.sleep import load_addresses, save_addresses
 
 PATH = "/tmp/headwater-damage-%d" % int.from_bytes(os.urandom(3), "big")
 

@@ -30,7 +30,7 @@ BLOCK = 4096
 
 
 @micropython.viper
-def _copy(target: ptr8, at: int, source: ptr8, where: int, n: int):  # type: ignore  # noqa: F821
+def _copy(target: ptr8, at: int, source: ptr8, where: int, n: int):  # type: ignore  # noqa: F821 - viper's types
     """Copy bytes. The collector closes files under a locked heap, so nothing here may allocate."""
     for i in range(n):
         target[at + i] = source[where + i]

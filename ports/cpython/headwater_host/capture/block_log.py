@@ -18,6 +18,7 @@ from headwater_host.capture.lock import CaptureLockedError, lock
 from headwater_host.capture.log_id import ensure_log_id
 from headwater_host.capture.manifest import LOCK, Entry, ManifestFile, list_log, write_all
 from headwater_host.capture.recovery import recover
+from headwater_host.capture.scan import BlockInfo
 from headwater_host.lifetime import MACHINE
 from headwater_host.private import make_directory, opened, restrict, sync_directory
 
@@ -40,8 +41,9 @@ class BlockLog:
 
     ``segment_bytes``, ``segment_age_ns``: size and age at which a segment is sealed. ``clock``: nanoseconds, for that
     age; a clock that cannot be set. ``datasync``: makes a file's data durable; called once per block.
-    ``group_readable``: see ``private``. Attributes: ``recovery``, what opening found and repaired;
-    ``next_sequence``, the sequence number of the next block: blocks with lower numbers are on disk.
+    ``group_readable``: see ``private``. ``on_block``: called after each good block that repair reads. Attributes:
+    ``recovery``, what opening found and repaired; ``next_sequence``, the sequence number of the next block: blocks
+    with lower numbers are on disk.
 
     Raises CaptureLockedError if another writer has the log open, OSError if the directory cannot be created or read.
     """
@@ -55,6 +57,7 @@ class BlockLog:
         datasync: Callable[[int], None] = datasync,
         clock: Callable[[], int] = MACHINE.boottime,
         group_readable: bool = False,
+        on_block: Callable[[BlockInfo], object] = lambda info: None,
     ) -> None:
         if segment_bytes < 1 or segment_age_ns < 1:
             raise ValueError(
@@ -84,7 +87,7 @@ class BlockLog:
             problems = list(ensure_log_id(self.directory, listing, group_readable=group_readable))
             self._manifest = ManifestFile(self.directory, listing.manifest.end, group_readable=group_readable)
             try:
-                self.next_sequence, self.recovery = recover(self.directory, listing, self._manifest)
+                self.next_sequence, self.recovery = recover(self.directory, listing, self._manifest, on_block)
                 self.recovery.problems.extend(problems)
             except BaseException:
                 self._manifest.close()

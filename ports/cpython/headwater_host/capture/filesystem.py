@@ -13,13 +13,14 @@ import errno
 import os
 import re
 import secrets
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, Protocol
 from urllib.parse import urlsplit
 
-from headwater_host.private import make_directory, opened, replace_file, sync_directory
+from headwater_host.private import make_directory, opened, sync_directory
 
 #: A path, or the text of a path or URI.
 Location = str | os.PathLike[str]
@@ -145,15 +146,28 @@ def exists(location: Location, storage: Storage = ()) -> bool:
 
 
 def create(location: Location, data: bytes, storage: Storage = ()) -> bool:
-    """Create a small file durably, unless it exists. Return whether this call has created it.
+    """Create a small file durably, and its directory, unless it exists. Return whether this call has created it.
 
     Of several callers, one creates it; readers see all of it or nothing. Raises LocationError and OSError.
     """
-    return (
-        _create_object(os.fspath(location), data, storage)
-        if is_remote(location)
-        else _create_file(local_path(location), data)
-    )
+    if not is_remote(location):
+        return _create_file(local_path(location), data)
+    try:
+        with _object(location, storage) as (store, path):
+            store.put(path, data, mode="create")
+    except FileExistsError:
+        return False
+    return True
+
+
+def remove(location: Location, storage: Storage = ()) -> None:
+    """Remove a file, if it exists. Raises LocationError and OSError."""
+    if not is_remote(location):
+        local_path(location).unlink(missing_ok=True)
+        return
+    # pyarrow would leave an object in place of the folder.
+    with _object(location, storage) as (store, path):
+        store.delete(path)
 
 
 # ---- this machine ----------------------------------------------------------------------------------------------------
@@ -201,7 +215,7 @@ class _LocalFolder:
         self.location = str(path)
 
     def names(self) -> list[str]:
-        return sorted(os.listdir(self.path))  # noqa: PTH208
+        return sorted(path.name for path in self.path.iterdir())
 
     def locate(self, name: str) -> str:
         # Absolute, because Spark's tasks have other working directories.
@@ -226,14 +240,20 @@ class _LocalFolder:
 
 
 def _create_file(path: Path, data: bytes) -> bool:
-    part = path.with_name(f"{path.name}.{secrets.token_hex(8)}")
-    replace_file(part, data, durable=True)
+    make_directory(path.parent)
+    part = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
     try:
-        os.link(part, path)
-    except FileExistsError:
-        return False
+        with part.open("wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        try:
+            # Unlike a rename, a link does not replace a file.
+            path.hardlink_to(part)
+        except FileExistsError:
+            return False
     finally:
-        part.unlink()
+        part.unlink(missing_ok=True)
     sync_directory(path.parent)
     return True
 
@@ -275,45 +295,69 @@ def _s3(bucket: str, storage: Storage) -> Any:
     endpoint = options.get("AWS_ENDPOINT_URL")
     if endpoint:
         parts = urlsplit(endpoint)
-        if parts.scheme not in {"http", "https"} or not parts.netloc or parts.path.strip("/"):
-            raise LocationError(
-                f"AWS_ENDPOINT_URL={endpoint}: expected http://HOST:PORT or https://HOST:PORT"
-            )
         given |= {"endpoint_override": parts.netloc, "scheme": parts.scheme}
     elif not given["region"]:
         given["region"] = fs.resolve_s3_region(bucket)
     return fs.S3FileSystem(**{name: value for name, value in given.items() if value})
 
 
-def _create_object(location: str, data: bytes, storage: Storage) -> bool:
-    """Create an object by a conditional PUT, which pyarrow does not offer."""
-    parts = urlsplit(location)
+@contextmanager
+def _object(location: Location, storage: Storage) -> Iterator[tuple[Any, str]]:
+    """Provide obstore's store of a bucket, and the path in it. Its errors become OSErrors."""
+    text = os.fspath(location)
+    parts = urlsplit(text)
     if parts.scheme.lower() not in _S3:
-        raise LocationError(f"{location}: tables need a directory or S3")
+        raise LocationError(f"{text}: tables need a directory or S3")
     try:
-        from obstore import put
         from obstore.exceptions import AlreadyExistsError, BaseError
-        from obstore.store import S3Store
     except ModuleNotFoundError:
         raise LocationError("tables on S3 need obstore: pip install 'headwater[spark]'") from None
-    options = _options(storage)
-    options.setdefault("AWS_ALLOW_HTTP", str(options.get("AWS_ENDPOINT_URL", "").startswith("http:")).lower())
-    config: Any = {name.lower(): value for name, value in options.items()}
     try:
-        store = S3Store(parts.netloc, config=config)
-        put(store, parts.path.lstrip("/"), data, mode="create")
-    except AlreadyExistsError:
-        return False
-    except BaseError as error:
-        raise OSError(f"{location}: {error}") from error
-    return True
+        yield _store(parts.netloc, storage), parts.path.lstrip("/")
+    except AlreadyExistsError as error:
+        raise FileExistsError(text) from error
+    except (BaseError, FileNotFoundError) as error:
+        raise store_error(text, error) from error
+
+
+@lru_cache(maxsize=64)
+def _store(bucket: str, storage: Storage) -> Any:
+    """Return obstore's store of a bucket: it has conditional PUTs, which pyarrow does not offer."""
+    from obstore.store import S3Store
+
+    config: Any = {name.lower(): value for name, value in object_store_options(storage, bucket).items()}
+    return S3Store(bucket, config=config)
+
+
+def object_store_options(storage: Storage, bucket: str) -> dict[str, str]:
+    """Return the options of obstore and `deltalake` for a bucket."""
+    options = _options(storage)
+    endpoint = options.get("AWS_ENDPOINT_URL", "")
+    options.setdefault("AWS_ALLOW_HTTP", str(endpoint.startswith("http:")).lower())
+    if "AWS_REGION" not in options:
+        options["AWS_REGION"] = "us-east-1" if endpoint else _arrow_fs().resolve_s3_region(bucket)
+    return options
+
+
+def store_error(location: str, error: Exception) -> OSError:
+    """Return an error of obstore or `deltalake`, whose texts have many lines, as an error of one line."""
+    text = re.sub(r"\x1b\[[0-9;]*m", "", str(error))
+    said = re.search(r"<Message>(.*?)</Message>", text, re.DOTALL)
+    if said is None:
+        lines = [line.strip(" \t↳") for line in text.partition("Debug source:")[0].splitlines()]
+        said = re.match(r"(.*)", ": ".join(line for line in lines if line), re.DOTALL)
+    assert said is not None
+    return OSError(f"{location}: {said[1]}")
 
 
 def _options(storage: Storage) -> dict[str, str]:
-    """Return the storage options with those of the environment."""
+    """Return the storage options with those of the environment. Raises LocationError for an invalid endpoint."""
     found = {name: os.environ[name] for name in STORAGE if os.environ.get(name)} | dict(storage)
     if "AWS_DEFAULT_REGION" in os.environ:
         found.setdefault("AWS_REGION", os.environ["AWS_DEFAULT_REGION"])
+    endpoint = found.get("AWS_ENDPOINT_URL", "http://-")
+    if not re.fullmatch(r"https?://[^/\s?#@]+/?", endpoint):
+        raise LocationError(f"AWS_ENDPOINT_URL={endpoint}: expected http://HOST:PORT or https://HOST:PORT")
     return found
 
 

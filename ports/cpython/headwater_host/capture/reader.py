@@ -162,11 +162,17 @@ class Report(NamedTuple):
         return bool(self.problems)
 
 
-def verify(directory: Location, *, bodies: bool = True, storage: Storage = ()) -> Report:
+def verify(
+    directory: Location,
+    *,
+    bodies: bool = True,
+    storage: Storage = (),
+    on_block: Callable[[BlockInfo], object] = lambda info: None,
+) -> Report:
     """Read the whole log and compare it with its manifest.
 
-    ``bodies``: False reads only headers, which is faster but finds no damage in bodies. Raises OSError if the log
-    cannot be read.
+    ``bodies``: False reads only headers, which is faster but finds no damage in bodies. ``on_block``: called
+    after each good block. Raises OSError if the log cannot be read.
     """
     listing = list_log(directory, storage)
     problems = list(listing.problems)
@@ -177,7 +183,7 @@ def verify(directory: Location, *, bodies: bool = True, storage: Storage = ()) -
         if expected is None:
             expected = segment.first_sequence
         try:
-            totals, found, expected = _survey(segment, expected, bodies, protocols)
+            totals, found, expected = _survey(segment, expected, bodies, protocols, on_block)
         except FileNotFoundError:
             continue  # removed by retention
         segments.append(totals)
@@ -187,7 +193,11 @@ def verify(directory: Location, *, bodies: bool = True, storage: Storage = ()) -
 
 
 def _survey(
-    segment: Segment, expected: int, bodies: bool, protocols: Counter[int]
+    segment: Segment,
+    expected: int,
+    bodies: bool,
+    protocols: Counter[int],
+    on_block: Callable[[BlockInfo], object],
 ) -> tuple[SegmentTotals, list[Problem], int | None]:
     """Return totals and problems of one segment, and the expected first sequence number of the next one.
 
@@ -206,6 +216,7 @@ def _survey(
             problems += _check_times(*found)
             if found[1] is not None:
                 protocols.update(bytes(found[1].protocol))
+            on_block(found[0])
     problems += lost_end(segment, scan.size)
     first_ns, last_ns = (counted.first_ns, counted.last_ns) if counted.blocks else (None, None)
     counts = (counted.blocks, counted.records)

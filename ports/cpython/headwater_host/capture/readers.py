@@ -6,7 +6,6 @@ writes it after its own commit, so after a crash the number is too low, never to
 
 from __future__ import annotations
 
-import os
 import re
 from pathlib import Path
 
@@ -32,7 +31,7 @@ def list_readers(directory: Path) -> dict[str, int | None]:
     A log without readers gives {}. Raises OSError if a file cannot be read.
     """
     try:
-        names = sorted(os.listdir(directory / FOLDER))  # noqa: PTH208
+        names = sorted(path.name for path in (directory / FOLDER).iterdir())
     except FileNotFoundError:
         return {}
     found: dict[str, int | None] = {}

@@ -6,6 +6,7 @@ import contextlib
 import errno
 import os
 import stat
+from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
@@ -13,7 +14,7 @@ from headwater_host.capture.filesystem import LocalFile
 from headwater_host.capture.format import HEADER_BYTES, FormatError, parse_header
 from headwater_host.capture.manifest import Entry, Listing, ManifestFile, Segment, write_all
 from headwater_host.capture.problem import Problem
-from headwater_host.capture.scan import Scan
+from headwater_host.capture.scan import BlockInfo, Scan
 from headwater_host.private import opened, sync_directory
 
 _PIECE = 1 << 20
@@ -38,10 +39,13 @@ class Recovery(NamedTuple):
         return "\n".join(lines)
 
 
-def recover(directory: Path, listing: Listing, manifest: ManifestFile) -> tuple[int, Recovery]:
+def recover(
+    directory: Path, listing: Listing, manifest: ManifestFile, on_block: Callable[[BlockInfo], object]
+) -> tuple[int, Recovery]:
     """Cut the torn tail of the last segment and seal every segment that is not in the manifest.
 
-    Returns the sequence number of the next block and a report. Bad blocks elsewhere are not changed.
+    ``on_block``: called after each good block of these segments. Returns the sequence number of the next block and a
+    report. Bad blocks elsewhere are not changed.
     """
     done = Recovery([], [], [], [])
     for problem in listing.problems:
@@ -49,14 +53,20 @@ def recover(directory: Path, listing: Listing, manifest: ManifestFile) -> tuple[
     expected = 0
     for segment in listing.segments:
         if segment.entry is None:
-            expected = _finish(directory, segment, manifest, done)
+            expected = _finish(directory, segment, manifest, done, on_block)
         else:
             expected = segment.entry.next_sequence
     # If segments are missing, the manifest still has the last sequence number.
     return max([expected, *(entry.next_sequence for entry in listing.manifest.entries.values())]), done
 
 
-def _finish(directory: Path, segment: Segment, manifest: ManifestFile, done: Recovery) -> int:
+def _finish(
+    directory: Path,
+    segment: Segment,
+    manifest: ManifestFile,
+    done: Recovery,
+    on_block: Callable[[BlockInfo], object],
+) -> int:
     """Seal a segment; return the first sequence number of the next one."""
     path = segment.path
     fd = os.open(path, os.O_RDWR)
@@ -69,6 +79,7 @@ def _finish(directory: Path, segment: Segment, manifest: ManifestFile, done: Rec
         for found in scan:
             if not isinstance(found, Problem):
                 entry = entry.extend(found[0].header)
+                on_block(found[0])
             elif found.is_damage:
                 done.problems.append(found)
             else:

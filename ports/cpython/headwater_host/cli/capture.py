@@ -11,15 +11,17 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import asdict
 from datetime import datetime, timezone
+from itertools import accumulate
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from headwater_host.capture import pcapng
 from headwater_host.capture.block_log import BlockLog, CaptureLockedError
-from headwater_host.capture.filesystem import LocationError, Storage, parse_storage
+from headwater_host.capture.filesystem import LocationError, parse_storage
 from headwater_host.capture.format import DIRECTIONS, DUPLICATE, MARKS, PROTOCOLS, UNMARKED, Block, Record
 from headwater_host.capture.log_id import LogIdError
 from headwater_host.capture.manifest import Segment, list_log
@@ -27,6 +29,7 @@ from headwater_host.capture.problem import Problem
 from headwater_host.capture.reader import CaptureReader, Report, SegmentTotals, verify
 from headwater_host.capture.readers import list_readers, remove_reader
 from headwater_host.capture.retention import Due, Limits, prune
+from headwater_host.capture.scan import BlockInfo
 from headwater_host.capture.ship import READER, ShipError, ship
 from headwater_host.cli.options import (
     DURATION,
@@ -35,6 +38,8 @@ from headwater_host.cli.options import (
     LOCATION,
     SIZE,
     STORAGE,
+    STORAGE_HELP,
+    choice,
     directory,
     integer,
     option,
@@ -44,8 +49,11 @@ from headwater_host.cli.stdout import check_reader
 from headwater_host.exits import FAILED, OK, USAGE, CommandError
 from headwater_host.inspect.records import decoded
 from headwater_host.private import opened
+from headwater_host.progress import Display, Step
 
 _FOLLOW_S = 0.2
+# Progress is shown after this time.
+_DELAY_S = 2.0
 _COLUMNS = ("segment", "state", "blocks", "records", "bytes", "first", "last")
 
 
@@ -87,11 +95,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     readers = subcommand(commands, "readers", "list the readers for which segments are kept")
     for command in (ls, check, cat, stats, export):
         option(command, "directory", "Directory of the capture log, or its URI (s3://...)", LOCATION)
-        option(command, "--storage", "Storage option such as AWS_ENDPOINT_URL; repeatable", STORAGE)
     for command in (remove, repair, readers, ship_):
         option(command, "directory", "Directory of the capture log", metavar="DIR", type=directory)
     option(ship_, "target", "Directory or URI of the copy (s3://bucket/prefix)", LOCATION, metavar="TARGET")
-    option(ship_, "--storage", "Storage option such as AWS_ENDPOINT_URL; repeatable", STORAGE)
+    for command in (ls, check, cat, stats, export, ship_):
+        option(command, "--storage", STORAGE_HELP, STORAGE)
     for command in (ls, check, stats, remove, readers, ship_):
         option(command, "--json", "Print one JSON object", FLAG)
     option(cat, "--limit", "Stop after N records", integer(0, 1 << 62))
@@ -104,29 +112,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     option(remove, "--max-age", "Remove segments whose last record is older, such as 30d", DURATION)
     option(remove, "--max-bytes", "Remove the oldest segments above this size, such as 10GiB", SIZE)
     option(
-        remove,
-        "--unread",
-        "Also remove segments that a reader has not taken; default: keep",
-        choices=("keep", "remove"),
-        default="keep",
+        remove, "--unread", "Segments that a reader has not taken; default: keep", choice("keep", "remove")
     )
     option(remove, "--dry-run", "Only print what would be removed", FLAG)
     option(export, "--pcap", "File to write, in the pcapng format", FILE, required=True)
     option(ship_, "--watch", "Repeat with this time between, until SIGTERM or SIGINT", DURATION)
-    option(
-        ship_,
-        "--check",
-        "How copies are checked; default: content",
-        choices=("content", "size"),
-        default="content",
-    )
-    option(
-        ship_,
-        "--reader",
-        "Name for retention; each target needs its own; default: ship",
-        metavar="NAME",
-        default=READER,
-    )
+    option(ship_, "--check", "What is compared of each copy; default: content", choice("content", "size"))
+    text = f"Name for retention; each target needs its own; default: {READER}"
+    option(ship_, "--reader", text, metavar="NAME", default=READER)
     option(readers, "--forget", "Forget a reader, so that nothing is kept for it", metavar="NAME")
 
 
@@ -158,12 +151,56 @@ def run(arguments: argparse.Namespace) -> int:
         raise CommandError(what, USAGE) from error
 
 
-def _storage(arguments: argparse.Namespace) -> Storage:
-    return parse_storage(arguments.storage)
-
-
 def _reader(arguments: argparse.Namespace, damage: _Damage) -> CaptureReader:
-    return CaptureReader(arguments.directory, on_problem=damage, storage=_storage(arguments))
+    return CaptureReader(arguments.directory, on_problem=damage, storage=parse_storage(arguments.storage))
+
+
+class _Reading:
+    """Tracks how much of ``segments`` a command has read, for the display."""
+
+    def __init__(self, segments: Sequence[Segment]) -> None:
+        self._numbers = {segment.name: number for number, segment in enumerate(segments, 1)}
+        # The size of a segment that retention removes does not matter.
+        sizes = [_size(segment) for segment in segments]
+        self._before = dict(zip(self._numbers, accumulate(sizes, initial=0), strict=False))
+        self._size = sum(sizes)
+        self._at = next(iter(self._numbers), ""), 0
+
+    def on_block(self, info: BlockInfo) -> None:
+        """Note that a block was read."""
+        self._at = info.file, info.end
+
+    def blocks(self, reader: CaptureReader) -> Iterator[Block]:
+        """Yield the blocks of a reader."""
+        for block in reader.blocks():
+            if reader.position is not None:
+                self._at = reader.position
+            yield block
+
+    def shown(self, display: Display, what: str) -> AbstractContextManager[None]:
+        """Show the progress while the block runs."""
+
+        def share() -> float:
+            file, offset = self._at
+            return (self._before[file] + offset) / self._size
+
+        def detail() -> str:
+            return f", segment {self._numbers[self._at[0]]} of {len(self._numbers)}"
+
+        return display.step(Step(what, size=self._size), share, detail)
+
+
+def _size(segment: Segment) -> int:
+    if segment.entry is not None:
+        return segment.entry.bytes
+    try:
+        return segment.size()
+    except FileNotFoundError:
+        return 0
+
+
+def _display() -> Display:
+    return Display(delay=_DELAY_S, prefix="capture: ")
 
 
 def format_time(time_ns: int | None) -> str | None:
@@ -192,7 +229,7 @@ def _sums(report: Report) -> dict[str, int]:
 
 
 def _ls(arguments: argparse.Namespace) -> int:
-    report = verify(arguments.directory, bodies=False, storage=_storage(arguments))
+    report = verify(arguments.directory, bodies=False, storage=parse_storage(arguments.storage))
     if arguments.json:
         print(json.dumps({"segments": list(map(_segment, report.segments)), "total": _sums(report)}))
         return OK
@@ -223,7 +260,10 @@ def _print_table(rows: list[list[str]]) -> None:
 
 
 def _verify(arguments: argparse.Namespace) -> int:
-    report = verify(arguments.directory, storage=_storage(arguments))
+    storage = parse_storage(arguments.storage)
+    reading = _Reading(list_log(arguments.directory, storage).segments)
+    with reading.shown(_display(), "verifying"):
+        report = verify(arguments.directory, storage=storage, on_block=reading.on_block)
     sums = _sums(report)
     # A number without a name is printed as a number.
     protocols = [(PROTOCOLS.get(number, number), count) for number, count in sorted(report.protocols.items())]
@@ -247,14 +287,15 @@ def _verify(arguments: argparse.Namespace) -> int:
 
 
 class _Damage:
-    """Prints damage on standard error. ``status`` is the exit code."""
+    """Prints damage on standard error. ``status`` is the exit code, ``display`` prints there."""
 
     def __init__(self) -> None:
         self.status = OK
+        self.display = _display()
 
     def __call__(self, problem: Problem) -> None:
         self.status = FAILED
-        print(f"headwater: {problem}", file=sys.stderr)
+        self.display.say(f"headwater: {problem}")
 
 
 # ---- cat -------------------------------------------------------------------------------------------------------------
@@ -317,11 +358,18 @@ def _write(record: Record, raw: bool, decode: bool) -> None:
 # ---- stats, export ---------------------------------------------------------------------------------------------------
 
 
+def _shown_blocks(arguments: argparse.Namespace, damage: _Damage, what: str) -> Iterator[Block]:
+    """Yield the blocks of the log and show the progress."""
+    reading = _Reading(list_log(arguments.directory, parse_storage(arguments.storage)).segments)
+    with reading.shown(damage.display, what):
+        yield from reading.blocks(_reader(arguments, damage))
+
+
 def _stats(arguments: argparse.Namespace) -> int:
     """Count records and bytes by peer, protocol and direction."""
     damage = _Damage()
     counts: dict[tuple[str, int, int], Totals] = {}
-    for block in _reader(arguments, damage).blocks():
+    for block in _shown_blocks(arguments, damage, "counting"):
         columns = zip(block.peer, block.protocol, block.direction, block.length, block.time_ns, strict=True)
         for peer, protocol, direction, length, time_ns in columns:
             key = block.peers[peer], protocol, direction
@@ -373,10 +421,10 @@ _NOTHING = Totals(0, 0, 0, 0)
 
 def _export(arguments: argparse.Namespace) -> int:
     damage = _Damage()
-    blocks = _reader(arguments, damage).blocks()
+    blocks = _shown_blocks(arguments, damage, "exporting")
     records = (record for block in blocks for record in _wanted(block, arguments.peer))
     # Open the log before the file is created or overwritten.
-    list_log(arguments.directory, _storage(arguments))
+    list_log(arguments.directory, parse_storage(arguments.storage))
     with open(arguments.pcap, "wb", opener=opened) as out:
         count = pcapng.export(records, out)
     print(f"{count} records in {arguments.pcap}")
@@ -422,8 +470,10 @@ def _due(due: Due) -> dict[str, Any]:
 
 
 def _repair(arguments: argparse.Namespace) -> int:
-    list_log(arguments.directory)  # creates no log where there is none
-    log = BlockLog(arguments.directory)
+    listing = list_log(arguments.directory)  # creates no log where there is none
+    reading = _Reading([segment for segment in listing.segments if segment.entry is None])
+    with reading.shown(_display(), "repairing"):
+        log = BlockLog(arguments.directory, on_block=reading.on_block)
     try:
         recovery = log.recovery
     finally:
@@ -491,7 +541,7 @@ def _ship_once(arguments: argparse.Namespace) -> int:
         done = ship(
             arguments.directory,
             arguments.target,
-            _storage(arguments),
+            parse_storage(arguments.storage),
             reader=arguments.reader,
             read_back=arguments.check == "content",
             on_segment=on_segment,

@@ -141,6 +141,8 @@ def make_parser(argv: Sequence[str]) -> argparse.ArgumentParser:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run ``headwater`` with ``argv``, by default the process's arguments. Return the exit code."""
     arguments = sys.argv[1:] if argv is None else list(argv)
+    if sys.stdout is None:  # closed by the shell: >&-
+        sys.stdout = os.fdopen(os.open(os.devnull, os.O_WRONLY), "w", encoding="utf-8")
     if isinstance(sys.stdout, io.TextIOWrapper):
         # Topics and JSON are UTF-8, whatever the terminal's encoding is.
         sys.stdout.reconfigure(encoding="utf-8", errors="backslashreplace")

@@ -92,6 +92,12 @@ def _pair(text: str) -> tuple[str, str]:
 
 LOCATION: Kind = {"type": location, "metavar": "DIR"}
 STORAGE: Kind = {"type": _pair, "metavar": "KEY=VALUE", "action": "append", "default": []}
+STORAGE_HELP = "Storage option such as AWS_ENDPOINT_URL; repeatable"
+
+
+def choice(default: str, *others: str) -> Kind:
+    """Return the kind of an option that takes one of several words."""
+    return {"choices": (default, *others), "default": default}
 
 
 def integer(least: int, most: int) -> Kind:

@@ -353,7 +353,10 @@ class Assembler:
         self.counts.groups += 1
         self.counts.whole += group.count
         length = sum(one.covered for one in self._holding.messages(group))
-        messages = lambda: (self._readable(group, one) for one in self._holding.messages(group))  # noqa: E731
+
+        def messages() -> Iterator[Whole]:
+            return (self._readable(group, one) for one in self._holding.messages(group))
+
         header = (group.topic, group.group_id, group.count, length)
         outcome = WholeGroup(*header, messages, self._holding.lease)
         self._end(group, MQRC_NONE)
