@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -71,13 +71,24 @@ def ranges(
     data: npt.NDArray[np.uint8], at: npt.NDArray[Any], end: npt.NDArray[Any], missing: Bools | None = None
 ) -> Any:
     """Return a binary column of byte ranges with increasing, disjoint offsets, null where `missing`."""
-    pieces = np.zeros(2 * len(at) + 1, np.int32)
-    pieces[0:-1:2] = at
-    pieces[1::2] = end
-    pieces[-1] = pieces[-2] if len(at) else 0
+    return interleaved_ranges(data, [(at, end)], missing)
+
+
+def interleaved_ranges(
+    data: npt.NDArray[np.uint8],
+    edges: Sequence[tuple[npt.NDArray[Any], npt.NDArray[Any]]],
+    missing: Bools | None = None,
+) -> Any:
+    """Return a binary column of several byte ranges for each row. The offsets of all increase and are disjoint."""
+    n, step = len(edges[0][0]) * len(edges), 2 * len(edges)
+    pieces = np.zeros(2 * n + 1, np.int32)
+    for k, (at, end) in enumerate(edges):
+        pieces[2 * k : -1 : step] = at
+        pieces[2 * k + 1 :: step] = end
+    pieces[-1] = pieces[-2] if n else 0
     buffers = [None, pa.py_buffer(pieces), pa.py_buffer(data)]
-    whole = pa.Array.from_buffers(pa.binary(), 2 * len(at), buffers)
-    return whole.take(pa.array(np.arange(0, 2 * len(at), 2, dtype=np.int32), mask=missing))
+    whole = pa.Array.from_buffers(pa.binary(), 2 * n, buffers)
+    return whole.take(pa.array(np.arange(0, 2 * n, 2, dtype=np.int32), mask=missing))
 
 
 def number(texts: Iterable[str], known: dict[str, int]) -> npt.NDArray[np.int32]:
@@ -99,3 +110,12 @@ def take(columns: dict[str, Any], rows: npt.NDArray[Any]) -> dict[str, Any]:
     """Select rows of each column."""
     indices = pa.array(rows)
     return {name: column.take(indices) for name, column in columns.items()}
+
+
+def as_file(table: Any) -> bytes:
+    """Return a table as an Arrow file."""
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_file(sink, table.schema) as writer:
+        writer.write_table(table)
+    result: bytes = sink.getvalue().to_pybytes()
+    return result

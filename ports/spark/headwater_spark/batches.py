@@ -15,15 +15,14 @@ from __future__ import annotations
 import fcntl
 import json
 import os
-import secrets
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
-from pathlib import Path
 from typing import Any
 
-from headwater_host.private import sync_directory
+from headwater_host.capture.filesystem import Location
 from headwater_spark.delta import Change
+from headwater_spark.place import Place
 from headwater_spark.positions import Position
 from headwater_spark.tables import File
 
@@ -77,46 +76,26 @@ class BatchFiles:
     known: dict[str, Any] = field(default_factory=dict)
 
 
-def create(path: Path, data: bytes) -> bool:
-    """Create a file with its content, atomically and durably. Returns False if it exists."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
-    try:
-        with partial.open("wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        try:
-            # Unlike a rename, a link does not replace a file.
-            path.hardlink_to(partial)
-        except FileExistsError:
-            return False
-    finally:
-        partial.unlink(missing_ok=True)
-    sync_directory(path.parent)
-    return True
-
-
 class Batches:
     """The documents of the batches of the tables in `out`."""
 
-    def __init__(self, out: Path):
-        self.folder = out / FOLDER
+    def __init__(self, out: Location | Place):
+        self.folder = Place.at(out) / FOLDER
 
     def last(self) -> BatchPlan | None:
         """Return the last planned batch, or None."""
-        numbers = self._numbers()
-        return self._plan(numbers[-1]) if numbers else None
+        number = max(_numbers(self.folder.names()), default=None)
+        return None if number is None else self._plan(number)
 
     def plan(self, batch: BatchPlan) -> BatchPlan:
         """Store a plan and return the one that is stored under its number."""
-        create(self._path(batch.number, _PLAN), _json(asdict(batch)))
+        self._place(batch.number, _PLAN).create(_json(asdict(batch)))
         return self._plan(batch.number)
 
     def files(self, number: int) -> BatchFiles | None:
         """Return the files of a batch, or None if it has none yet."""
         try:
-            found = json.loads(self._path(number, _FILES).read_bytes())
+            found = json.loads(self._place(number, _FILES).read())
         except FileNotFoundError:
             return None
         changes = {
@@ -125,34 +104,32 @@ class Batches:
         }
         return BatchFiles(changes, found["known"])
 
+    def tables(self) -> set[str]:
+        """Return the names of the tables that batches have changed, as far as these are known."""
+        found = [self.files(number) for number in _numbers(self.folder.names())]
+        return {name for files in found if files for name, change in files.changes.items() if change}
+
     def list_files(self, number: int, files: BatchFiles) -> BatchFiles:
         """Store the files of a batch and return those that are stored."""
-        create(self._path(number, _FILES), _json(asdict(files)))
+        self._place(number, _FILES).create(_json(asdict(files)))
         stored = self.files(number)
         assert stored is not None
         return stored
 
     def forget(self, needed: set[str]) -> None:
         """Remove old batches: their documents, and other files of theirs that are not needed."""
-        oldest = max(self._numbers(), default=0) - _KEPT
-        for name in os.listdir(self.folder):  # noqa: PTH208
-            number = name.partition(".")[0].partition("-")[0]
+        names = self.folder.names()
+        oldest = max(_numbers(names), default=0) - _KEPT
+        for name in names:
+            number = name.lstrip(".").partition(".")[0].partition("-")[0]
             if number.isdecimal() and int(number) <= oldest and name not in needed:
-                (self.folder / name).unlink(missing_ok=True)
+                (self.folder / name).remove()
 
-    def _path(self, number: int, suffix: str) -> Path:
+    def _place(self, number: int, suffix: str) -> Place:
         return self.folder / f"{number:06d}{suffix}"
 
-    def _numbers(self) -> list[int]:
-        try:
-            names = os.listdir(self.folder)  # noqa: PTH208
-        except FileNotFoundError:
-            return []
-        stems = (name.removesuffix(_PLAN) for name in names if name.endswith(_PLAN))
-        return sorted(int(stem) for stem in stems if stem.isdecimal())
-
     def _plan(self, number: int) -> BatchPlan:
-        found = json.loads(self._path(number, _PLAN).read_bytes())
+        found = json.loads(self._place(number, _PLAN).read())
         logs = {
             log: LogRange(one["path"], one["start"] and Position(*one["start"]), Position(*one["end"]))
             for log, one in found.pop("logs").items()
@@ -161,23 +138,33 @@ class Batches:
         return BatchPlan(logs=logs, positions=positions, **found)
 
 
+def _numbers(names: Iterable[str]) -> list[int]:
+    stems = (name.removesuffix(_PLAN) for name in names if name.endswith(_PLAN))
+    return [int(stem) for stem in stems if stem.isdecimal()]
+
+
 def _json(content: dict[str, Any]) -> bytes:
     return json.dumps(content, separators=(",", ":")).encode()
 
 
 @contextmanager
-def writing(out: Path) -> Iterator[None]:
-    """Lock the tables in `out` for this process.
+def writing(out: Location | Place) -> Iterator[None]:
+    """Lock the tables in the directory `out` for this process, and create it.
 
-    Correctness does not need the lock; it spares two processes on one machine the same work. Raises BusyError.
+    Correctness does not need the lock; it spares two processes on one machine the same work. There is none in object
+    stores. Raises BusyError.
     """
-    out.mkdir(parents=True, exist_ok=True)
-    lock = os.open(out / ".lock", os.O_RDWR | os.O_CREAT, 0o644)
+    folder = Place.at(out).path
+    if folder is None:
+        yield
+        return
+    folder.mkdir(parents=True, exist_ok=True)
+    lock = os.open(folder / ".lock", os.O_RDWR | os.O_CREAT, 0o644)
     try:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
-            raise BusyError(f"another pipeline is writing to {out}") from error
+            raise BusyError(f"another pipeline is writing to {folder}") from error
         yield
     finally:
         os.close(lock)

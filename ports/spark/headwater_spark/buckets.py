@@ -85,7 +85,7 @@ def write(out: Path, label: str, count: int, messages: dict[str, Any], found: Mq
     index = pa.array(rows[order])
     columns = {"topic": topic, **{name: messages[name] for name in _SCHEMA.names if name != "topic"}}
     batch = pa.record_batch([columns[f.name].take(index).cast(f.type) for f in _SCHEMA], schema=_SCHEMA)
-    path.parent.mkdir(parents=True, exist_ok=True)
+    path.parent.mkdir(exist_ok=True)
     partial = path.with_name(f".{path.name}.{os.getpid()}")
     with pa.OSFile(str(partial), "wb") as file, pa.ipc.new_file(file, _SCHEMA) as writer:
         for start, end in pairwise(edges):

@@ -16,6 +16,7 @@ from headwater_spark.messages import COLUMNS, UNSETTLED, Groups, Key, Name, in_o
 from headwater_spark.overlaps import Runs, rows_in
 from headwater_spark.part import Job, Output, Part
 from headwater_spark.payload import Parser
+from headwater_spark.place import Place
 from headwater_spark.tables import MESSAGES, QUARANTINE, TELEMETRY, Column, FileWriter, Table
 
 #: Candidates are kept in Parquet until Spark shuffles them.
@@ -50,7 +51,7 @@ class Candidates:
 
     def __init__(self, aside: Aside, work: Path, label: str):
         self._aside = aside
-        self._file = FileWriter(CANDIDATES, work / CANDIDATES.name / f"{label}.parquet")
+        self._file = FileWriter(CANDIDATES, Place.at(work / CANDIDATES.name / f"{label}.parquet"))
         self._schema = CANDIDATES.arrow
 
     def __enter__(self) -> Candidates:
@@ -118,7 +119,7 @@ def _join(rows: dict[str, Any], *names: str) -> Any:
 
 def settle_candidates(job: Job, number: int, batches: list[Any]) -> Part:
     """Settle one or more record batches of candidates that have to meet, in any order."""
-    pa.set_cpu_count(1)
+    job.begin()
     part = Part(number)
     # Spark may name the time zone of a timestamp differently.
     rows = pa.Table.from_batches(batches).cast(CANDIDATES.plain)

@@ -34,12 +34,13 @@ def line(mean: Values, low: Values, high: Values, title: str) -> str:
     if not len(there):
         return _svg("", title, "values")
     bottom, top = float(np.nanmin(low)), float(np.nanmax(high))
-    span = (top - bottom) or 1.0
+    # The range of two doubles may exceed a double's: halves do not.
+    span = (top / 2 - bottom / 2) or 1.0
     x: Values = there * np.float64(WIDTH / max(len(mean) - 1, 1))
 
     def y(values: Values) -> Values:
         # With a margin, so that lines at the edges are visible.
-        result: Values = HEIGHT * (1 - (0.06 + 0.88 * (values[there] - bottom) / span))
+        result: Values = HEIGHT * (1 - (0.06 + 0.88 * (values[there] / 2 - bottom / 2) / span))
         return result
 
     middle, lowest, highest = y(mean), y(low), y(high)

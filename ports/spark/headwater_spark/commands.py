@@ -11,22 +11,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from headwater.mqtt.packets import check_filter
-from headwater_host.capture.filesystem import LocationError, is_remote, parse_storage
-from headwater_host.capture.manifest import list_log
-from headwater_host.cli.options import STORAGE, directory, location, whole
+from headwater_host.capture.filesystem import LocationError, is_remote
+from headwater_host.cli.options import STORAGE, STORAGE_HELP, directory, location, whole
 from headwater_host.exits import FAILED, OK, USAGE, CommandError
 from headwater_spark import compact_command, report_command, stream_command
+from headwater_spark.arguments import check_log, size
 from headwater_spark.identity import Identity
-from headwater_spark.launch import check_writable, say, started
+from headwater_spark.launch import check_writable, failed, say, started, tables_at
+from headwater_spark.place import Place
 from headwater_spark.session import shares
-from headwater_spark.sizes import (
-    BATCH_ROWS,
-    MAX_BATCH_ROWS,
-    MAX_MESSAGE,
-    MAX_PARTITION_BYTES,
-    PARTITION_BYTES,
-    parse_size,
-)
+from headwater_spark.sizes import BATCH_ROWS, MAX_BATCH_ROWS, MAX_MESSAGE, PARTITION_BYTES
 
 if TYPE_CHECKING:
     from headwater_spark.plan import Log
@@ -66,16 +60,6 @@ def _add(
     )
 
 
-def _size(text: str) -> int:
-    try:
-        value = parse_size(text)
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(f"{text}: {error}") from error
-    if not 1 <= value <= MAX_PARTITION_BYTES:
-        raise argparse.ArgumentTypeError(f"{text}: a size here is 1 to 1g")
-    return value
-
-
 def _filter(text: str) -> str:
     pattern = text.encode()
     if check_filter(pattern, 0, len(pattern)):
@@ -106,14 +90,19 @@ def _decoder(text: str) -> str:
     return text
 
 
+_size = size("1g")
 _rows = whole(1, MAX_BATCH_ROWS)
 _days = whole(1, 36_500)
 _DAY_NS = 86_400 * 10**9
 # Name, metavar, type (bool: no value), default (None: required; a list: repeatable), help.
 _OPTIONS: tuple[tuple[str, str | None, Callable[[str], Any], Any, str], ...] = (
     ("--capture", "DIR", location, None, "Directory of a capture log, or its URI (s3://...); repeatable"),
-    ("--storage", "KEY=VALUE", STORAGE["type"], [], "Storage option such as AWS_ENDPOINT_URL; repeatable"),
-    ("--out", "DIR", directory, None, "Directory for the tables"),
+    ("--storage", "KEY=VALUE", STORAGE["type"], [], STORAGE_HELP),
+    ("--out", "DIR", location, None, "Directory for the tables, or its URI (s3://...)"),
+    (
+        *("--work", "DIR", directory, ()),
+        "Directory of all executors for temporary files; default: in --out",
+    ),
     ("--master", None, str, "local[*]", "Spark master; default: %(default)s"),
     ("--partition-bytes", "SIZE", _size, PARTITION_BYTES, "Maximum bytes of the log per task; default: 32m"),
     ("--batch-rows", "N", _rows, BATCH_ROWS, "Frames to decode at once; default: %(default)s"),
@@ -122,7 +111,7 @@ _OPTIONS: tuple[tuple[str, str | None, Callable[[str], Any], Any, str], ...] = (
         *("--logical-topic", "FILTER", _filter, []),
         "Reassemble IBM MQ segments of these topics; repeatable; default: all",
     ),
-    ("--horizon", "DAYS", _days, 7, "Days within which a frame repeats a message; default: %(default)s"),
+    ("--horizon", "DAYS", _days, 7, "Days within which a frame may be a duplicate; default: %(default)s"),
     ("--max-message", "SIZE", _size, MAX_MESSAGE, "Maximum payload size in logical_messages; default: 100m"),
     (
         *("--identity", "NAME=SOURCE", _source, []),
@@ -137,14 +126,14 @@ _OPTIONS: tuple[tuple[str, str | None, Callable[[str], Any], Any, str], ...] = (
 
 
 # Options of `requarantine`.
-_AGAIN = ("--out", "--batch-rows", "--identity", "--decoder")
+_AGAIN = ("--storage", "--out", "--work", "--batch-rows", "--identity", "--decoder")
 _WRITERS = (
     (
         "run",
         "turn capture logs into tables and a report",
         "Read what is new in capture logs since the last run; add it to the Delta tables frames, messages, "
-        "logical_messages, telemetry and quarantine; write report.json and report.html. A run that was interrupted "
-        "is completed first.",
+        "logical_messages, telemetry, quarantine, device_health and reconciliation; write report.json and report.html. "
+        "A run that was interrupted is completed first.",
         _OPTIONS,
     ),
     (
@@ -156,8 +145,8 @@ _WRITERS = (
     (
         "requarantine",
         "decode frames and messages in quarantine again",
-        "Decode malformed frames and refused messages again, such as with a decoder that was mended or a later "
-        "version of headwater. Those that are good now go into the tables, the others stay in quarantine.",
+        "Decode malformed frames and refused messages again, for example with a fixed decoder or a later version of "
+        "headwater. Those that are valid now go into the tables, the others stay in quarantine. Needs no Java.",
         tuple(row for row in _OPTIONS if row[0] in _AGAIN),
     ),
 )
@@ -165,7 +154,13 @@ _WRITERS = (
 
 def run(args: argparse.Namespace) -> int:
     """Run an action. Returns 1 if an acknowledged message of a board's record is lost or duplicated."""
-    return _ACTIONS[args.action](args)
+    from deltalake.exceptions import DeltaError
+
+    try:
+        return _ACTIONS[args.action](args)
+    except DeltaError as error:
+        # Its further lines are a backtrace.
+        raise CommandError(f"a table is missing or damaged: {str(error).splitlines()[0]}", FAILED) from error
 
 
 def _run(args: argparse.Namespace) -> int:
@@ -174,18 +169,17 @@ def _run(args: argparse.Namespace) -> int:
 
     logs = _check_places(args)
     chosen = settings(args)
-    check_writable(args.out)
+    out = tables_at(args.out, args.storage)
+    check_writable(out)
     numbers: dict[str, Any] = {}
     with started(args) as spark:
+        from headwater_host.progress import Display
         from headwater_spark import pipeline, report
-        from headwater_spark.progress import Display
 
-        def write(result: Result, folder: Path) -> None:
+        def write(result: Result, folder: Place) -> None:
             numbers.update(report.write(result, folder, args.sent))
 
-        pipeline.run(
-            spark, logs, args.out, report=write, sent=args.sent, say=say, display=Display(), **chosen
-        )
+        pipeline.run(spark, logs, out, report=write, sent=args.sent, say=say, display=Display(), **chosen)
         found = shares(spark)
         whole_s = sum(share.seconds for share in found) or 1.0
         for share in found:
@@ -193,17 +187,24 @@ def _run(args: argparse.Namespace) -> int:
             say(
                 f"executor {share.executor} at {share.host}: {share.tasks} tasks, {part:.0%} of the task time"
             )
-    return show(numbers, args.out)
+    return show(numbers, out)
 
 
 def _stream(args: argparse.Namespace) -> int:
     logs, chosen = _logs(args), settings(args)
-    check_writable(args.out)
-    return stream_command.run(args, logs, chosen)
+    out = tables_at(args.out, args.storage)
+    if out.path is None and not args.checkpoint:
+        raise CommandError(
+            f"--checkpoint: name a directory for the positions of Spark's query, which cannot be in {out}",
+            USAGE,
+        )
+    check_writable(out)
+    return stream_command.run(args, logs, out, chosen)
 
 
 def _requarantine(args: argparse.Namespace) -> int:
     # One process, without Java: there are few such frames.
+    from headwater_host.progress import Display
     from headwater_spark.batches import BusyError
     from headwater_spark.delta import StaleError
     from headwater_spark.engine import LocalEngine
@@ -213,9 +214,16 @@ def _requarantine(args: argparse.Namespace) -> int:
     if not args.identity:
         rules["identity"] = None
     try:
-        result = requarantine(LocalEngine(), args.out, batch_rows=args.batch_rows, say=say, **rules)
-    except (BusyError, StaleError, OSError) as error:
-        raise CommandError(str(error), FAILED) from error
+        result = requarantine(
+            LocalEngine(Display()),
+            tables_at(args.out, args.storage),
+            batch_rows=args.batch_rows,
+            work=args.work or None,
+            say=say,
+            **rules,
+        )
+    except (BusyError, LocationError, StaleError, OSError) as error:
+        raise failed(error, args.out) from error
     print(
         f"{result.taken} frames decoded again: {result.rows['messages']} new messages, "
         f"{result.rows['quarantine']} still in quarantine"
@@ -231,6 +239,7 @@ def settings(args: argparse.Namespace) -> dict[str, Any]:
         "logical_topics": args.logical_topic,
         "max_message": args.max_message,
         "horizon_ns": args.horizon * _DAY_NS,
+        "work": args.work or None,
         **_rules(args),
     }
 
@@ -261,11 +270,16 @@ def _logs(args: argparse.Namespace) -> list[Log]:
     """Return the logs, which may not exist. Raises CommandError if one is where the tables go."""
     from headwater_spark.plan import Log
 
-    logs = [Log.at(one, parse_storage(args.storage)) for one in args.capture]
+    logs = [Log.at(one, args.storage) for one in args.capture]
+    out = tables_at(args.out, args.storage)
     for log in logs:
-        if not is_remote(log.location) and args.out.resolve() == Path(log.location).resolve():
+        if _resolved(log.location) == _resolved(out.location):
             raise CommandError(f"--out: {args.out} is the capture log itself", USAGE)
     return logs
+
+
+def _resolved(place: str) -> str:
+    return place.rstrip("/") if is_remote(place) else str(Path(place).resolve())
 
 
 def _check_places(args: argparse.Namespace) -> list[Log]:
@@ -276,26 +290,21 @@ def _check_places(args: argparse.Namespace) -> list[Log]:
     logs = _logs(args)
     for log in logs:
         try:
-            list_log(*log)
-        except NotADirectoryError as error:
-            raise CommandError(f"--capture: {log.location} is not a directory", USAGE) from error
+            check_log(log)
         except FileNotFoundError as error:
             what = f"{log.location} does not exist" if error.filename else str(error)
             raise CommandError(f"--capture: {what}", USAGE) from error
-        except OSError as error:
-            raise CommandError(f"--capture: {error}", USAGE) from error
-        except LocationError as error:
-            raise CommandError(str(error), USAGE) from error
     return logs
 
 
-def show(numbers: dict[str, Any], out: Path) -> int:
+def show(numbers: dict[str, Any], out: Place) -> int:
     """Print a run's report and return the exit code."""
     from headwater_spark import report
 
-    print(report.headline(numbers))
-    print()
-    print(report.text_table(numbers["boards"]))
+    print(report.headline(numbers) if numbers["records"] else report.up_to_date(out))
+    if numbers["boards"]:
+        print()
+        print(report.text_table(numbers["boards"]))
     compared = numbers["compared"]
     if compared:
         print()

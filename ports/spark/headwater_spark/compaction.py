@@ -9,17 +9,18 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 
+from headwater_host.progress import Step
 from headwater_spark.delta import Change
 from headwater_spark.engine import Engine
 from headwater_spark.part import Job, Part
+from headwater_spark.place import Place
+from headwater_spark.progress import add_rows
 from headwater_spark.stored import as_written
-from headwater_spark.tables import DERIVED, ROW_GROUP, TABLES, File, Table, Writer
+from headwater_spark.tables import DERIVED, ROW_GROUP, TABLES, File, Table, Writer, open_parquet
 
 #: The kind of a batch that merges files.
 COMPACT = "compact"
@@ -67,7 +68,9 @@ def merge_files(
         for group in small_files(files.get(table.name, ()), target_bytes)
     ]
     changes = {table.name: Change() for table in (*TABLES, *DERIVED)}
-    for part in engine.run(range(len(groups)), partial(_merge, job, groups)):
+    merged = [file for _, group in groups for file in group]
+    step = Step("merging files", sum(file.rows for file in merged), sum(file.size for file in merged))
+    for part in engine.run(range(len(groups)), partial(_merge, job, groups), step):
         for name, found in part.files.items():
             changes[name].add += found
         for name, paths in part.replaced.items():
@@ -75,11 +78,11 @@ def merge_files(
     return changes
 
 
-def _row_groups(folder: Path, files: Sequence[File]) -> Iterator[Any]:
+def _row_groups(folder: Place, files: Sequence[File]) -> Iterator[Any]:
     """Yield the rows of files in tables that are large enough for a row group."""
     waiting: list[Any] = []
     for file in files:
-        source = pq.ParquetFile(folder / file.path)
+        source = open_parquet(folder / file.path)
         for group in range(source.num_row_groups):
             waiting.append(source.read_row_group(group))
             rows, size = sum(len(some) for some in waiting), sum(some.nbytes for some in waiting)
@@ -91,11 +94,12 @@ def _row_groups(folder: Path, files: Sequence[File]) -> Iterator[Any]:
 
 
 def _merge(job: Job, groups: Sequence[tuple[Table, list[File]]], number: int) -> Part:
-    pa.set_cpu_count(1)
+    job.begin()
     table, files = groups[number]
     with Writer(table, job.out, f"{job.number:06d}-m{number:06d}") as writer:
         for rows in _row_groups(job.out / table.name, files):
             writer.write(as_written(rows, table))
+            add_rows(rows.num_rows)
     part = Part(number)
     if writer.rows != sum(file.rows for file in files):
         raise RuntimeError(f"{table.name}: {writer.rows} rows in merged files of {files}")

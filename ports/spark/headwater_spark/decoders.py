@@ -85,6 +85,9 @@ def parse_decoder(text: str, folder: str) -> Decoder:
         function = decoder.resolve()
     except (ImportError, AttributeError) as error:
         raise ValueError(f"{text!r}: {error}") from error
+    except (Exception, SystemExit) as error:
+        # The module's own code failed.
+        raise ValueError(f"{text!r}: {type(error).__name__} in {module}: {error}") from error
     if not callable(function):
         raise ValueError(f"{text!r}: {name} is not a function")
     return decoder

@@ -8,13 +8,15 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from headwater_host.progress import Display, Step
 from headwater_spark.part import Part
-from headwater_spark.progress import Display, Step
+from headwater_spark.progress import reporting, rows_in
 from headwater_spark.session import NO_CONNECT, ConnectError
 
 if TYPE_CHECKING:
@@ -53,14 +55,37 @@ class Engine(Protocol):
         ...
 
 
+@contextmanager
+def _shown(
+    display: Display, step: Step, tasks: int, completed: Callable[[], int], work: Work[T]
+) -> Iterator[Work[T]]:
+    """Show a step while the block runs. Provides the work as its tasks call it."""
+    with TemporaryDirectory(prefix="headwater-", ignore_cleanup_errors=True) as folder:
+
+        def share() -> float:
+            done = completed() / tasks
+            return max(done, rows_in(folder) / step.rows) if step.rows else done
+
+        with display.step(step, share):
+            yield partial(reporting, folder, work)
+
+
 class LocalEngine:
-    """Run the work in this process, without Spark."""
+    """Run the work in this process, without Spark, and show the steps on `display`."""
 
     slots = 1
 
+    def __init__(self, display: Display | None = None):
+        self._display = display
+
     def run(self, numbers: Sequence[int], work: Work[T], step: Step = _STEP) -> list[T]:
         """Run one task after the other."""
-        return [work(number) for number in numbers]
+        if self._display is None or not numbers:
+            return [work(number) for number in numbers]
+        done: list[T] = []
+        with _shown(self._display, step, len(numbers), lambda: len(done), work) as shown:
+            done.extend(shown(number) for number in numbers)
+        return done
 
     def settle(self, folder: Path, tasks: int, first: int, settle: Settle) -> list[Part]:
         """Settle all rows at once."""
@@ -84,11 +109,14 @@ class SparkEngine:
         if not numbers:
             return []
         # Workers of mapInArrow import pandas, which takes seconds on a small machine.
-        tasks = self._spark.sparkContext.parallelize(numbers, len(numbers)).map(work)
+        tasks = self._spark.sparkContext.parallelize(numbers, len(numbers))
         if self._display is None:
-            return tasks.collect()
-        with self._group() as group, self._display.step(step, partial(self._share, group, len(numbers))):
-            return tasks.collect()
+            return tasks.map(work).collect()
+        with (
+            self._group() as group,
+            _shown(self._display, step, len(numbers), partial(self._completed, group), work) as shown,
+        ):
+            return tasks.map(shown).collect()
 
     @contextmanager
     def _group(self) -> Iterator[str]:
@@ -105,8 +133,8 @@ class SparkEngine:
         finally:
             context.setLocalProperty(_GROUP, None)  # type: ignore[arg-type]  # None removes it
 
-    def _share(self, group: str, tasks: int) -> float:
-        """Return the share of the running job's tasks that are completed."""
+    def _completed(self, group: str) -> int:
+        """Return how many of the running job's tasks are completed."""
         tracker = self._spark.sparkContext.statusTracker()
         done = 0
         for number in tracker.getJobIdsForGroup(group):
@@ -114,7 +142,7 @@ class SparkEngine:
             if job is not None and job.status == "RUNNING":
                 stages = [tracker.getStageInfo(stage) for stage in job.stageIds]
                 done += sum(stage.numCompletedTasks for stage in stages if stage is not None)
-        return done / tasks
+        return done
 
     def settle(self, folder: Path, tasks: int, first: int, settle: Settle) -> list[Part]:
         """Let Spark shuffle the rows by `meet`."""
@@ -129,7 +157,7 @@ class SparkEngine:
                 packed = pa.array([pickle.dumps(settle(number, found))], pa.binary())
                 yield pa.RecordBatch.from_arrays([packed], ["part"])
 
-        waiting = self._spark.read.parquet(str(folder))
+        waiting = self._spark.read.parquet(folder.as_uri())
         rows = waiting.repartition(tasks, "meet").mapInArrow(work, "part binary").collect()
         # These results come from tasks of this program over Spark's connection, so unpickling is safe.
         parts: list[Part] = [pickle.loads(bytes(row.part)) for row in rows]

@@ -1,11 +1,11 @@
-"""Compute the tables `device_health` and `reconciliation` from the table `messages`.
+"""Compute the tables `device_health` and `reconciliation` from tallies of `messages`.
 
 A row of `device_health` depends on the messages of its hour and on the rows of the LOOKBACK before it. So a batch
 recomputes the hours of the messages that it has added or changed, and the columns `missing` and `restarted` of the
 rows after them; many batches give the same table as one:
 
-    touched = hours(changed["time_ns"])
-    rows = windows(messages of these hours)
+    touched = hours with changed messages
+    rows = windows(tally of all messages of these hours)
     before = device_health of extent(touched)
     after = refresh(before, rows, touched)
     reconciliation = reconcile(reconciliation, before, after)
@@ -16,17 +16,14 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from headwater_spark.arrow import Bools, Rows, codes, numbers, one, strings, times, valid, values
+from headwater_spark.arrow import Bools, Rows, codes, numbers, one, times
+from headwater_spark.latency import in_ms
 from headwater_spark.tables import DEVICE_HEALTH, RECONCILIATION, Table
+from headwater_spark.tally import HOUR_NS, dense
 
-#: Columns of `messages` that `windows` reads.
-COLUMNS = ("time_ns", "board", "boot", "seq", "sent_ns", "copies", "possible_duplicate")
-#: Length of a window, in ns.
-HOUR_NS = 3_600_000_000_000
 DAY_NS = 24 * HOUR_NS
 #: Number of earlier hours that `missing` and `restarted` depend on.
 LOOKBACK = 24
@@ -41,14 +38,10 @@ _AGGREGATES = {name: (name, "sum") for name in _COUNTS} | {
     **{name: (name, "min") for name in ("first_ns", "first_seq")},
     **{name: (name, "max") for name in ("last_ns", "last_seq")},
 }
-_SHARES = {"latency_p50_ms": 0.5, "latency_p90_ms": 0.9, "latency_p99_ms": 0.99, "latency_max_ms": 1.0}
+_SHARES = {"latency_p50_ms": 0.5, "latency_p90_ms": 0.9, "latency_p99_ms": 0.99}
+# Columns that a tally has as they are.
+_TALLIED = ("time_ns", "board", "messages", "copies", "possible_duplicates", "first_ns", "last_ns")
 _NONE = np.iinfo(np.int64).min
-
-
-def hours(time_ns: Any) -> Rows:
-    """Return the starts of the hours of a column of times, in order, in ns since 1970."""
-    found: Rows = np.unique(numbers(time_ns) // HOUR_NS) * HOUR_NS
-    return found
 
 
 def extent(touched: Rows) -> tuple[int, int]:
@@ -58,51 +51,57 @@ def extent(touched: Rows) -> tuple[int, int]:
     return int(touched[0]) - LOOKBACK * HOUR_NS, int(touched[-1]) + (LOOKBACK + 1) * HOUR_NS
 
 
-def windows(messages: Any) -> Any:
-    """Return the rows of `device_health` for all messages of some hours.
+def windows(tallied: Any) -> Any:
+    """Return the rows of `device_health` for the tally of all messages of some hours, one row for each of its rows.
 
-    `messages` is an Arrow table with COLUMNS. The columns `missing` and `restarted` are computed as if there were no
-    other hours; `refresh` computes them again.
+    The columns `missing` and `restarted` are computed as if there were no other hours; `refresh` computes them again.
     """
-    messages = _with_codes(messages)
-    board, time_ns = codes(messages["board"]), numbers(messages["time_ns"])
-    named = board >= 0
-    hour = time_ns // HOUR_NS
-    boot = np.where(named, numbers(messages["boot"]), 0)
-    seq = np.where(named, numbers(messages["seq"]), 0)
-    group = _dense(board + 1, boot, hour)
-    order = _sorted(group, seq)
-    group, seq = group[order], seq[order]
-    different = np.append(True, (group[1:] != group[:-1]) | (seq[1:] != seq[:-1]))[: len(seq)]
-    edge = _edges(group)
-    first = order[edge]
-    sums = {
-        "messages": np.diff(np.append(edge, len(group))),
-        "copies": _reduced(np.add, numbers(messages["copies"]).astype(np.int64)[order], edge),
-        "possible_duplicates": _reduced(
-            np.add, _flags(messages["possible_duplicate"]).astype(np.int64)[order], edge
-        ),
-        "sequences": _reduced(np.add, different.astype(np.int64), edge),
-        "first_seq": seq[edge],
-        "last_seq": _reduced(np.maximum, seq, edge),
-        "first_ns": _reduced(np.minimum, time_ns[order], edge),
-        "last_ns": _reduced(np.maximum, time_ns[order], edge),
+    named = codes(tallied["board"]) >= 0
+    firsts, lasts, buckets, timed = (
+        _elements(tallied[name]) for name in ("firsts", "lasts", "buckets", "timed")
+    )
+    end = np.cumsum(_lengths(tallied["firsts"]))
+    of_seq = {
+        "boot": numbers(tallied["boot"]),
+        "sequences": _sums(tallied["firsts"], lasts - firsts + 1),
+        "first_seq": firsts[np.append(0, end)[:-1]],
+        "last_seq": lasts[end - 1],
     }
-    timed = valid(messages["sent_ns"])
-    late = (time_ns - numbers(messages["sent_ns"]))[order][timed[order]]
-    latency = _latencies(group[timed[order]], late, len(edge))
-    anonymous = ~named[first]
-    columns: dict[str, Any] = {
-        "time_ns": hour[first] * HOUR_NS,
-        "board": strings(board[first], values(messages["board"]), anonymous),
-        "boot": pa.array(boot[first], mask=anonymous),
-    }
-    of_seq = {name: pa.array(sums[name], mask=anonymous) for name in ("sequences", "first_seq", "last_seq")}
-    columns |= sums | latency | of_seq
-    columns = {
-        name: column if isinstance(column, pa.Array) else pa.array(column) for name, column in columns.items()
-    }
+    count = _sums(tallied["timed"], timed)
+    slowest, none = numbers(tallied["latency_max_ns"]) / 1e6, count == 0
+    columns = {name: one(tallied[name]) for name in _TALLIED}
+    columns |= {name: pa.array(column, mask=~named) for name, column in of_seq.items()}
+    columns |= {"timed": pa.array(count), "latency_max_ms": pa.array(slowest, mask=none)}
+    for name, share in _SHARES.items():
+        ms = _percentiles(share, count, timed, buckets)
+        columns[name] = pa.array(np.minimum(ms, slowest), mask=none)
     return _chained(columns)
+
+
+def _lengths(lists: Any) -> Rows:
+    found: Rows = pc.list_value_length(one(lists)).to_numpy()
+    return found
+
+
+def _elements(lists: Any) -> Rows:
+    found: Rows = one(lists).flatten().to_numpy()
+    return found
+
+
+def _sums(lists: Any, elements: Rows) -> Rows:
+    """Return the sums of some elements by list; the lists tell how many there are in each."""
+    total, end = np.append(0, np.cumsum(elements)), np.append(0, np.cumsum(_lengths(lists)))
+    found: Rows = total[end[1:]] - total[end[:-1]]
+    return found
+
+
+def _percentiles(share: float, count: Rows, timed: Rows, buckets: Rows) -> Any:
+    """Return the percentile by nearest rank of each row, in ms, from the rows' numbers of latencies in all buckets."""
+    if not len(buckets):
+        return np.zeros(len(count))
+    rank = np.cumsum(count) - count + np.maximum(np.ceil(share * count), 1)
+    at = np.searchsorted(np.cumsum(timed), rank)
+    return in_ms(buckets[np.minimum(at, len(buckets) - 1)])
 
 
 def refresh(existing: Any, rows: Any, touched: Rows) -> Any:
@@ -160,7 +159,9 @@ def reconcile(existing: Any, before: Any, after: Any, recorded: Any = None) -> A
     columns = {name: table[name] for name in table.column_names}
     for name in ("stored", "messages", "copies"):
         columns[name] = pc.fill_null(columns[name], 0)
-    span = pc.add(pc.subtract(columns["last_seq"], columns["first_seq"]), 1)
+    # A start with the least and the greatest seq has one more than a long can say.
+    gap = pc.subtract(columns["last_seq"], columns["first_seq"])
+    span = pc.add(pc.min_element_wise(gap, np.iinfo(np.int64).max - 1, skip_nulls=False), 1)
     columns["expected"] = pc.fill_null(span, 0)
     columns["missing"] = pc.subtract(columns["expected"], columns["stored"])
     result = pa.table({name: columns[name] for name in RECONCILIATION.names})
@@ -182,106 +183,6 @@ def _conform(kind: Table, table: Any) -> Any:
     return table.select(kind.names).cast(kind.plain).cast(kind.arrow)
 
 
-def _with_codes(messages: Any) -> Any:
-    """Return COLUMNS with one chunk each, and `board` as a dictionary."""
-    messages = messages.select(list(COLUMNS))
-    board = messages["board"]
-    if not pa.types.is_dictionary(board.type):
-        messages = messages.set_column(1, "board", pc.dictionary_encode(board))
-    return messages.unify_dictionaries().combine_chunks()
-
-
-def _dense(*keys: npt.NDArray[Any]) -> Rows:
-    """Number the different combinations of keys, in their order."""
-    total, count = np.zeros(len(keys[0]), np.int64), 1
-    for key in keys:
-        place, width = _from_zero(key)
-        if count * width >= 1 << 62:
-            different, total = np.unique(total, return_inverse=True)
-            count = len(different)
-        total, count = total * width + place, count * width
-    total, width = _from_zero(total)
-    there = np.zeros(width, np.int64)
-    there[total] = 1
-    return (np.cumsum(there) - 1)[total]
-
-
-def _from_zero(key: npt.NDArray[Any]) -> tuple[Rows, int]:
-    """Return numbers below a limit, not far above the number of rows, in the order of the key."""
-    if not len(key):
-        return np.zeros(0, np.int64), 1
-    low = int(key.min())
-    width = int(key.max()) - low + 1
-    if width > 4 * len(key) + 1024:
-        different, place = np.unique(key, return_inverse=True)
-        return place, len(different)
-    return (key - low).astype(np.int64), width
-
-
-def _sorted(group: Rows, seq: Rows) -> Rows:
-    """Return the order of rows by group and seq."""
-    # Sorting 16-bit numbers takes linear time, and a board's messages are mostly in order of seq.
-    if len(group) and int(group.max()) < 0x10000:
-        order = np.argsort(group.astype(np.uint16), kind="stable")
-        found, rising = group[order], seq[order]
-        if bool(np.all((rising[1:] >= rising[:-1]) | (found[1:] != found[:-1]))):
-            return order
-    key = _keyed(group, seq)
-    return np.lexsort((seq, group)) if key is None else np.argsort(key)
-
-
-def _edges(group: Rows) -> Rows:
-    """Return where each group of sorted numbers begins."""
-    if not len(group):
-        return np.zeros(0, np.int64)
-    return np.concatenate([[0], np.flatnonzero(group[1:] != group[:-1]) + 1])
-
-
-def _reduced(how: Any, column: npt.NDArray[Any], edge: Rows) -> npt.NDArray[Any]:
-    result: npt.NDArray[Any] = how.reduceat(column, edge) if len(edge) else column[:0]
-    return result
-
-
-def _latencies(group: Rows, late_ns: Rows, groups: int) -> dict[str, Any]:
-    """Return the number of latencies of each group, and their percentiles by nearest rank."""
-    count = np.bincount(group, minlength=groups)
-    key = _keyed(group, late_ns)
-    if key is None:
-        late_ns = late_ns[np.lexsort((late_ns, group))]
-    else:
-        key.sort()
-        late_ns = _second(key, late_ns)
-    begin = np.cumsum(count) - count
-    found: dict[str, Any] = {"timed": count}
-    for name, share in _SHARES.items():
-        rank = np.maximum(np.ceil(share * count).astype(np.int64) - 1, 0)
-        at = late_ns[np.minimum(begin + rank, len(late_ns) - 1)] if len(late_ns) else np.zeros(groups)
-        found[name] = pa.array(at / 1e6, mask=count == 0)
-    return found
-
-
-def _keyed(group: Rows, second: Rows) -> Rows | None:
-    """Return one number for each pair, in the order of group and second, or None if these do not fit 63 bits.
-
-    Sorting one column is several times as fast as sorting two.
-    """
-    if not len(group):
-        return group
-    low = int(second.min())
-    width = int(second.max()) - low + 1
-    if (int(group.max()) + 1) * width >= 1 << 63:
-        return None
-    return group * width + (second - low)
-
-
-def _second(key: Rows, second: Rows) -> Rows:
-    """Return the second numbers of keys that `_keyed` made of them."""
-    if not len(key):
-        return key
-    low = int(second.min())
-    return key % (int(second.max()) - low + 1) + low
-
-
 def _chained(columns: dict[str, Any], fixed: Bools | None = None) -> Any:
     """Return rows of `device_health` with `missing` and `restarted`; rows that are `fixed` keep theirs."""
     n = len(columns["time_ns"])
@@ -290,7 +191,7 @@ def _chained(columns: dict[str, Any], fixed: Bools | None = None) -> Any:
     boot, named = numbers(columns["boot"]), board > 0
     last, own = numbers(columns["last_seq"]), numbers(columns["sequences"])
     # By start: the highest seq of the hours before, and whether there are any.
-    start = _dense(board, boot)
+    start = dense(board, boot)
     order = np.lexsort((hour, start))
     low = _first_since(start[order], hour[order])
     before = np.zeros(n, np.int64)

@@ -1,8 +1,9 @@
 """Remember where earlier batches may have stored a message or a group.
 
-Each batch writes a file with its *runs* (`headwater_spark.overlaps`) and one with the hashes of its IBM MQ groups. When
-there are MERGED files of a level, they become one of the next level, so there are few files however many batches. A
-file's times tell whether it is near enough to matter, and which files of a table may contain its rows.
+Each batch writes a file with its *runs* (`headwater_spark.overlaps`), one with the hashes of its IBM MQ groups, and one
+with its tally of the last hours (`headwater_spark.tally`). When there are MERGED files of a level, they become one of
+the next level, so there are few files however many batches. A file's times tell whether it is near enough to matter,
+and which files of a table may contain its rows.
 """
 
 from __future__ import annotations
@@ -12,15 +13,16 @@ import secrets
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from headwater_spark.batches import create
-from headwater_spark.overlaps import MAX_RUNS, PartRuns, Runs
+from headwater_spark import tally
+from headwater_spark.arrow import as_file
+from headwater_spark.overlaps import PartRuns, Runs, widest
+from headwater_spark.place import Place
 
 #: Files of a level that become one.
 MERGED = 8
@@ -38,6 +40,13 @@ class Entry(NamedTuple):
     def near(self, first_ns: int, last_ns: int) -> bool:
         """Return whether the entry's times meet a span."""
         return self.first_ns <= last_ns and self.last_ns >= first_ns
+
+
+class Recent(NamedTuple):
+    """The starts of hours in ns, of whose messages the tallies count all, up to a batch."""
+
+    batch: int
+    hours: list[int]
 
 
 class Kind(NamedTuple):
@@ -70,12 +79,7 @@ def _encode_runs(runs: PartRuns) -> bytes:
     ]
     boot = np.array([name[2] for name in names], np.int64)[row]
     ends = [np.concatenate([runs[name][k] for name in names]) for k in (0, 1)]
-    batch = pa.record_batch([*texts, pa.array(boot), *map(pa.array, ends)], schema=_RUNS_SCHEMA)
-    sink = pa.BufferOutputStream()
-    with pa.ipc.new_file(sink, _RUNS_SCHEMA) as writer:
-        writer.write_batch(batch)
-    encoded: bytes = sink.getvalue().to_pybytes()
-    return encoded
+    return as_file(pa.table([*texts, pa.array(boot), *map(pa.array, ends)], _RUNS_SCHEMA))
 
 
 def _decode_runs(data: bytes) -> PartRuns:
@@ -104,11 +108,7 @@ def _joined(some: list[Runs]) -> Runs:
     low, high = (np.concatenate([runs[k] for runs in some]) for k in (0, 1))
     order = np.argsort(low, kind="stable")
     low, reach = low[order], np.maximum.accumulate(high[order])
-    cuts = np.flatnonzero(low[1:] > reach[:-1] + 1) + 1
-    if len(cuts) >= MAX_RUNS:
-        # Keep the widest gaps.
-        gaps = low[cuts] - reach[cuts - 1]
-        cuts = np.sort(cuts[np.argpartition(gaps, -MAX_RUNS + 1)[-MAX_RUNS + 1 :]])
+    cuts = widest(low[1:] - reach[:-1]) + 1
     return Runs(low[np.append(0, cuts)], reach[np.append(cuts - 1, len(low) - 1)])
 
 
@@ -121,17 +121,18 @@ KINDS = {
         lambda data: np.frombuffer(data, np.uint64),
         lambda some: np.unique(np.concatenate(some)),
     ),
+    "tallies": Kind(".tally", as_file, tally.decode, tally.merge),
 }
 
 
 @lru_cache(maxsize=256)
-def _load(kind: str, path: str) -> Any:
-    return KINDS[kind].decode(Path(path).read_bytes())
+def _load(kind: str, place: Place) -> Any:
+    return KINDS[kind].decode(place.read())
 
 
 @lru_cache(maxsize=8)
-def _names(path: str) -> frozenset[str]:
-    return frozenset(json.loads(Path(path).read_bytes()))
+def _names(place: Place) -> frozenset[str]:
+    return frozenset(json.loads(place.read()))
 
 
 @dataclass
@@ -146,26 +147,28 @@ class Known:
     #: time, but no rows.
     derived: int = 0
     derived_s: float = 0.0
+    recent: Recent = field(default_factory=lambda: Recent(0, []))
 
     @classmethod
     def from_json(cls, found: dict[str, Any]) -> Known:
         """Return the state that `json` wrote; {} is the state before the first batch."""
         known = cls(names=found.get("names"), hashes=found.get("hashes", []))
         known.derived, known.derived_s = found.get("derived", 0), found.get("derived_s", 0.0)
+        known.recent = Recent(*found.get("recent", (0, [])))
         for name, entries in found.get("entries", {}).items():
             known.entries[name] = [Entry(*entry) for entry in entries]
         return known
 
-    def near(self, kind: str, folder: Path, first_ns: int, last_ns: int) -> list[tuple[Entry, Any]]:
+    def near(self, kind: str, folder: Place, first_ns: int, last_ns: int) -> list[tuple[Entry, Any]]:
         """Return the entries of a kind whose times meet a span, with their contents."""
         return [
-            (entry, _load(kind, str(folder / entry.file)))
+            (entry, _load(kind, folder / entry.file))
             for entry in self.entries[kind]
             if entry.near(first_ns, last_ns)
         ]
 
     def add(
-        self, kind: str, folder: Path, number: int, content: Any, span: tuple[int, int], horizon_ns: int
+        self, kind: str, folder: Place, number: int, content: Any, span: tuple[int, int], horizon_ns: int
     ) -> None:
         """Add a batch's content, and merge files."""
         if not len(content):
@@ -180,21 +183,21 @@ class Known:
             if len(some) < MERGED:
                 return
             first_ns, last_ns = min(entry.first_ns for entry in some), max(entry.last_ns for entry in some)
-            merged = KINDS[kind].merge([_load(kind, str(folder / entry.file)) for entry in some])
+            merged = KINDS[kind].merge([_load(kind, folder / entry.file) for entry in some])
             entry = _store(kind, folder, number, merged, level + 1, (first_ns, last_ns))
             entries[:] = [*(one for one in entries if one not in some), entry]
             level += 1
 
-    def load_names(self, folder: Path) -> set[str]:
+    def load_names(self, folder: Place) -> set[str]:
         """Return the topics given by name."""
-        return set() if self.names is None else set(_names(str(folder / self.names)))
+        return set() if self.names is None else set(_names(folder / self.names))
 
-    def add_names(self, folder: Path, number: int, names: set[str]) -> None:
+    def add_names(self, folder: Place, number: int, names: set[str]) -> None:
         """Add topics given by name."""
         before = self.load_names(folder)
         if names - before:
             self.names = f"{number:06d}-{secrets.token_hex(4)}.names"
-            create(folder / self.names, json.dumps(sorted(before | names)).encode())
+            (folder / self.names).create(json.dumps(sorted(before | names)).encode())
 
     def files(self) -> set[str]:
         """Return the names of the files that this state refers to."""
@@ -202,8 +205,8 @@ class Known:
         return found if self.names is None else found | {self.names}
 
 
-def _store(kind: str, folder: Path, number: int, content: Any, level: int, span: tuple[int, int]) -> Entry:
+def _store(kind: str, folder: Place, number: int, content: Any, level: int, span: tuple[int, int]) -> Entry:
     # Another attempt at the batch writes files of its own.
     name = f"{number:06d}-{level}-{secrets.token_hex(4)}{KINDS[kind].suffix}"
-    create(folder / name, KINDS[kind].encode(content))
+    (folder / name).create(KINDS[kind].encode(content))
     return Entry(name, level, *span)

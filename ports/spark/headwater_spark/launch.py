@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 import argparse
+import logging
 import os
 import re
+import secrets
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
+import threading
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from headwater_host.capture.filesystem import LocationError
+from headwater_host.capture.filesystem import Location, LocationError
 from headwater_host.capture.log_id import LogIdError
 from headwater_host.exits import FAILED, USAGE, CommandError
+from headwater_spark.place import Place
 from headwater_spark.session import NO_CONNECT
 
 if TYPE_CHECKING:
@@ -52,31 +57,85 @@ def started(args: argparse.Namespace) -> Iterator[SparkSession]:
     running = SparkSession.getActiveSession()
     if running is None:
         say("starting Spark")
+    # py4j logs an interrupt with a traceback before it raises it.
+    logging.getLogger().addFilter(_is_no_interrupt)
+    before = _children()
+    interrupt = signal.getsignal(signal.SIGINT)
     try:
         spark = running or local_session("headwater pipeline", args.master, dict(args.conf))
     except (Py4JError, PySparkException) as error:
         raise CommandError(
             f"Spark does not start; check --master and --conf: {_cause(str(error))}", FAILED
         ) from error
+    except KeyboardInterrupt:
+        # Java that is still starting fails to answer, and would wait for ever.
+        for process in _children() - before:
+            os.kill(process, signal.SIGTERM)
+        raise
+    if threading.current_thread() is threading.main_thread():
+        # PySpark's handler calls Java, also in the middle of another call: that fails with a traceback, or hangs.
+        signal.signal(signal.SIGINT, interrupt)
     try:
         yield spark
+    except ConnectionError as error:
+        raise CommandError("Java, which runs Spark, has ended; run the command again", FAILED) from error
     except (BusyError, LocationError, LogIdError, OSError) as error:
-        raise CommandError(str(error), FAILED) from error
+        raise failed(error, args.out) from error
     except (Py4JError, PySparkException) as error:
         raise CommandError(f"a Spark task failed: {_cause(str(error))}", FAILED) from error
     finally:
         if running is None:
-            spark.stop()
+            with suppress(ConnectionError, Py4JError):  # Java has ended already
+                spark.stop()
 
 
-def check_writable(out: Path) -> None:
-    """Create the directory of the tables. Raises CommandError when this process cannot write to it."""
+def _is_no_interrupt(record: logging.LogRecord) -> bool:
+    return not record.getMessage().endswith("while sending command.")
+
+
+def _children() -> set[int]:
+    """Return the ids of processes that this thread has started; none where there is no /proc."""
+    try:
+        text = Path(f"/proc/self/task/{threading.get_native_id()}/children").read_text(encoding="ascii")
+    except OSError:
+        return set()
+    return {int(number) for number in text.split()}
+
+
+def tables_at(location: Location, storage: Iterable[tuple[str, str]]) -> Place:
+    """Return the place of tables. Raises CommandError for one that cannot have tables."""
+    try:
+        return Place.at(location, storage)
+    except LocationError as error:
+        raise CommandError(str(error), USAGE) from error
+
+
+def check_writable(place: Place, option: str = "--out") -> None:
+    """Create the directory that an option names. Raises CommandError when this process cannot write to it."""
+    out = place.path
+    if out is None:
+        probe = place / f".{secrets.token_hex(8)}"
+        try:
+            probe.create(b"")
+            probe.remove()
+        except OSError as error:
+            raise CommandError(f"{option}: cannot write to {place}: {error}", FAILED) from error
+        except LocationError as error:
+            raise CommandError(str(error), USAGE) from error
+        return
     try:
         out.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=out) as file:
             file.write(b"0")
     except OSError as error:
-        raise CommandError(f"--out: cannot write to {out}: {error.strerror}", FAILED) from error
+        raise CommandError(f"{option}: cannot write to {out}: {error.strerror}", FAILED) from error
+
+
+def failed(error: Exception, out: object) -> CommandError:
+    """Return the error of a command that writes to `out`. Errors of a full disk do not name a file."""
+    if isinstance(error, OSError) and error.strerror and not error.filename:
+        return CommandError(f"cannot write to {out}: {error.strerror}", FAILED)
+    return CommandError(str(error), FAILED)
 
 
 def _check_java() -> None:

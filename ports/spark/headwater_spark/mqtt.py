@@ -6,7 +6,6 @@ one packet, so a record that is shorter or longer than its Remaining Length is m
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,9 +17,9 @@ from headwater import errors
 from headwater.mqtt import packets, spec
 from headwater.mqtt.properties import SIZES as SIZES_5
 from headwater.mqtt.spec import PUBLISH
-from headwater_spark import properties
-from headwater_spark.arrow import Bools, octets
-from headwater_spark.properties import Found, spread
+from headwater_spark.arrow import Bools, Rows, octets, ranges
+from headwater_spark.properties import read as read_blocks
+from headwater_spark.properties import spread
 
 Ints = npt.NDArray[np.int32]
 
@@ -82,15 +81,26 @@ class _Errors:
         self.at[rows] = at if isinstance(at, int) else at[rows]
 
 
-def _remaining_length(
-    byte: Callable[[Ints], npt.NDArray[np.uint8]], start: Ints, size: Ints, errors_: _Errors
-) -> tuple[Ints, Ints]:
-    """Return the Remaining Length and the length of the fixed header of each packet (2.2.3)."""
-    first = byte(start + 1)
-    value = first.astype(np.int32)
-    header = np.full(len(start), 2, np.int32)
+def _first_bytes(data: npt.NDArray[np.uint8], start: Ints) -> Rows:
+    """Return the 8 bytes at each offset as a big-endian number, with zeros after the data."""
+    found = np.zeros(len(start), np.int64)
+    last = len(data) - 8
+    if last >= 0:
+        found[:] = np.ndarray((last + 1,), ">i8", data, strides=(1,))[np.minimum(start, last).astype(np.intp)]
+    beyond = np.flatnonzero(start > last)
+    if len(beyond):
+        base = max(last, 0)
+        end = np.concatenate([data[base:], np.zeros(16, np.uint8)])
+        found[beyond] = np.ndarray((9,), ">i8", end, strides=(1,))[start[beyond] - base]
+    return found
+
+
+def _remaining_length(first: Rows, size: Ints, errors_: _Errors) -> tuple[Ints, Ints]:
+    """Return the Remaining Length and the length of the fixed header of packets by their first bytes (2.2.3)."""
+    value = (first >> 48).astype(np.uint8).astype(np.int32)
+    header = np.full(len(size), 2, np.int32)
     errors_.note(size < 2, errors.E_TRUNCATED, size)
-    rows = np.flatnonzero((first > 127) & (errors_.code == 0))
+    rows = np.flatnonzero((value > 127) & (errors_.code == 0))
     value[rows] &= 127
     for shift in (7, 14, 21):
         if not len(rows):
@@ -100,7 +110,7 @@ def _remaining_length(
             errors_.code[rows[short]] = errors.E_TRUNCATED
             errors_.at[rows[short]] = size[rows[short]]
             rows = rows[~short]
-        more = byte(start[rows] + header[rows])
+        more = (first[rows] >> (56 - 8 * header[rows])).astype(np.uint8)
         value[rows] |= (more & 127).astype(np.int32) << shift
         header[rows] += 1
         rows = rows[more > 127]
@@ -138,86 +148,13 @@ def _check_names(names: Any) -> npt.NDArray[np.int8]:
     return bad
 
 
-@dataclass
-class _Blocks:
-    """The property blocks (2.2.2) of n packets: where the block and its properties begin, the end, the first error or 0
-    with its offset, whether there is a topic alias, and the block's index in `found`, or -1. Offsets are those in the
-    data.
-    """
-
-    at: Ints
-    begin: Ints
-    end: Ints
-    error: npt.NDArray[np.int8]
-    error_at: Ints
-    alias: Bools
-    index: Ints
-    found: Found | None = None
-
-    @classmethod
-    def find(cls, byte: Callable[[Ints], npt.NDArray[np.uint8]], at: Ints, end: Ints) -> _Blocks:
-        """Find the blocks that begin at `at` in packets that end at `end`."""
-        n = len(at)
-        error = np.zeros(n, np.int8)
-        first = byte(at)
-        length = first.astype(np.int32)
-        begin = at + 1
-        rows = np.flatnonzero(first > 127)
-        length[rows] &= 127
-        for shift in (7, 14, 21):
-            error[rows[begin[rows] >= end[rows]]] = errors.E_FIELD
-            rows = rows[error[rows] == 0]
-            if not len(rows):
-                break
-            more = byte(begin[rows])
-            length[rows] |= (more & 127).astype(np.int32) << shift
-            begin[rows] += 1
-            rows = rows[more > 127]
-        # The length or its block extends beyond the packet, or the length has a fifth byte.
-        error[begin + length > end] = errors.E_FIELD
-        error[rows] = errors.E_LENGTH
-        return cls(
-            at,
-            begin,
-            np.where(error == 0, begin + length, end),
-            error,
-            at.copy(),
-            np.zeros(n, np.bool_),
-            np.full(n, -1, np.int32),
-        )
-
-    def check(self, data: npt.NDArray[np.uint8], where: Bools) -> None:
-        """Decode the blocks of the packets `where`."""
-        there = where & (self.error == 0) & (self.end > self.begin)
-        every = bool(there.all())
-        rows = slice(None) if every else np.flatnonzero(there)
-        begin, end = self.begin[rows], self.end[rows]
-        if not len(begin):
-            return
-        found = self.found = properties.read(np.ascontiguousarray(data), begin, end)
-        self.index[rows] = np.arange(len(begin), dtype=np.int32)
-        if found.error.any():
-            self.error[rows] = found.error
-            self.error_at[rows] = np.where(found.error != 0, begin + found.error_at, self.at[rows])
-        self.alias[rows] = found.alias
-
-    def columns(self, where: Bools) -> dict[str, Any]:
-        """Return the columns of PROPERTIES that have values, null except in the packets `where`."""
-        if self.found is None:
-            return {}
-        missing = ~where | (self.index < 0)
-        if not missing.any():
-            return self.found.columns
-        rows = pa.array(self.index, mask=missing)
-        return {name: spread(column, rows) for name, column in self.found.columns.items()}
-
-
 def decode(data: npt.NDArray[np.uint8], starts: Ints, level: int = 4) -> Packets:
     """Decode the packets `data[starts[i] : starts[i + 1]]`. `data` is smaller than 2 GiB.
 
     `level` is the protocol level, one of `LEVELS`. A PUBLISH of MQTT 5.0 with a topic alias instead of its topic is
     E_ALIAS: the record does not contain the topic.
     """
+    data = np.ascontiguousarray(data)
     start = starts[:-1]
     end = starts[1:]
     size = end - start
@@ -225,14 +162,9 @@ def decode(data: npt.NDArray[np.uint8], starts: Ints, level: int = 4) -> Packets
     wrong = _Errors(n)
     flags, sizes = (np.frombuffer(table, np.uint8) for table in _HEADERS[level])
 
-    def byte(at: Ints) -> npt.NDArray[np.uint8]:
-        """Return the bytes at some offsets, or any byte after the data."""
-        return data.take(at, mode="clip") if len(data) else np.zeros(len(at), np.uint8)
-
-    def u16(at: Ints) -> Ints:
-        return byte(at).astype(np.int32) << 8 | byte(at + 1)
-
-    head = np.where(size > 0, byte(start), np.uint8(0))
+    first = _first_bytes(data, start)
+    head = (first >> 56).astype(np.uint8)
+    head[size == 0] = 0
     kind: npt.NDArray[np.uint8] = (head >> 4).astype(np.uint8)
     publish = kind == PUBLISH
     qos: npt.NDArray[np.uint8] = (head >> 1 & 3).astype(np.uint8)
@@ -244,7 +176,7 @@ def decode(data: npt.NDArray[np.uint8], starts: Ints, level: int = 4) -> Packets
     rule = flags[kind]
     wrong.note(~publish & (head & rule >> 4 != rule & 15), errors.E_FLAGS, 0)
 
-    remaining, header = _remaining_length(byte, start, size, wrong)
+    remaining, header = _remaining_length(first, size, wrong)
     wrong.note((only != _VARIES) & (remaining != only), errors.E_SIZE, header)
     wrong.note(header + remaining > size, errors.E_TRUNCATED, size)
     wrong.note(header + remaining < size, errors.E_SIZE, header + remaining)
@@ -252,32 +184,19 @@ def decode(data: npt.NDArray[np.uint8], starts: Ints, level: int = 4) -> Packets
     # PUBLISH: topic, packet identifier, properties, payload.
     body = start + header
     topic_at = body + 2
-    topic_end = topic_at + u16(body)
-    payload_at = id_end = topic_end + np.where(qos > 0, np.int32(2), np.int32(0))
+    topic_end = topic_at + (first >> (48 - 8 * header)).astype(np.uint16)
+    numbered = qos > 0
+    id_end = topic_end + 2 * numbered.astype(np.int32)
     wrong.note(publish & (topic_end > end), errors.E_FIELD, header)
     good = publish & (wrong.code == 0)
-    every = bool(good.all())
-    blocks = None
-    if level == _LEVEL_5:
-        blocks = _Blocks.find(byte, id_end, end)
-        payload_at = blocks.end
 
-    # One Arrow array over the same bytes with four pieces per packet: header, topic, middle, payload.
-    # Taking every fourth piece copies topics and payloads in C.
-    pieces = np.empty(4 * n + 1, np.int32)
-    pieces[0:-1:4] = start
-    pieces[-1] = end[-1] if n else 0
-    for k, at in ((1, topic_at), (2, topic_end), (3, np.minimum(payload_at, end))):
-        pieces[k::4] = at if every else np.where(good, at, start)
-    pieces_array = pa.Array.from_buffers(
-        pa.binary(), 4 * n, [None, pa.py_buffer(pieces), pa.py_buffer(np.ascontiguousarray(data))]
-    )
+    def part(begin: Ints, stop: Ints, where: Bools) -> Any:
+        """Return a part of each packet as a binary column, null where not `where`."""
+        if where.all():
+            return ranges(data, begin, stop)
+        return ranges(data, np.where(where, begin, start), np.where(where, stop, start), ~where)
 
-    def take(k: int, where: Bools) -> Any:
-        rows = np.arange(k, 4 * n, 4, dtype=np.int32)
-        return pieces_array.take(pa.array(rows) if where.all() else pa.array(rows, mask=~where))
-
-    names = take(1, good).dictionary_encode()
+    names = part(topic_at, topic_end, good).dictionary_encode()
     bad = _check_names(names.dictionary)
     topics = names.dictionary
     if bad.any():
@@ -288,18 +207,27 @@ def decode(data: npt.NDArray[np.uint8], starts: Ints, level: int = 4) -> Packets
         # A column of strings cannot contain a name that is not UTF-8, even if it is unused.
         topics = pa.array([b"" if bad[i] else name for i, name in enumerate(topics.to_pylist())], pa.binary())
     nameless = good & (topic_end == topic_at)
-    if blocks is None:
+    if level != _LEVEL_5:
         wrong.note(nameless, errors.E_RX_TOPIC, topic_at - start)
-    packet_id = np.where(qos > 0, u16(topic_end), 0).astype(np.int32)
+    packet_id = np.zeros(n, np.int32)
+    if numbered.any():
+        some = topic_end[numbered]
+        packet_id[numbered] = data.take(some, mode="clip").astype(np.int32) << 8 | data.take(
+            some + 1, mode="clip"
+        )
     wrong.note(good & (id_end > end), errors.E_FIELD, topic_end - start)
-    wrong.note(good & (qos > 0) & (packet_id == 0), errors.E_PACKET_ID, topic_end - start)
-    if blocks is not None:
-        blocks.check(data, good & (wrong.code == 0))
-        bad_block = good & (blocks.error != 0)
-        for code in np.unique(blocks.error[bad_block]).tolist() if bad_block.any() else ():
-            wrong.note(bad_block & (blocks.error == code), code, blocks.error_at - start)
-        wrong.note(nameless & ~blocks.alias, errors.E_RX_TOPIC, topic_at - start)
-        wrong.note(nameless, errors.E_ALIAS, topic_at - start)
+    wrong.note(good & numbered & (packet_id == 0), errors.E_PACKET_ID, topic_end - start)
+    payload_at, properties = id_end, {}
+    if level == _LEVEL_5:
+        blocks = read_blocks(data, id_end, end, good & (wrong.code == 0))
+        payload_at, properties = blocks.end, blocks.columns
+        for code in np.unique(blocks.error).tolist() if blocks.error.any() else ():
+            wrong.note(good & (blocks.error == code) & (blocks.error != 0), code, blocks.error_at - start)
+        if nameless.any():
+            wrong.note(nameless & ~blocks.alias, errors.E_RX_TOPIC, topic_at - start)
+            wrong.note(nameless, errors.E_ALIAS, topic_at - start)
+            rows = pa.array(np.arange(n), mask=nameless)
+            properties = {name: spread(column, rows) for name, column in properties.items()}
 
     fine = good & (wrong.code == 0)
     indices = names.indices
@@ -316,6 +244,6 @@ def decode(data: npt.NDArray[np.uint8], starts: Ints, level: int = 4) -> Packets
         retain=head & 1 != 0,
         packet_id=packet_id,
         topic=pa.DictionaryArray.from_arrays(indices, topics.cast(pa.string())),
-        payload=take(3, fine),
-        properties={} if blocks is None else blocks.columns(fine),
+        payload=part(payload_at, end, fine),
+        properties=properties,
     )

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta, timezone
 from typing import Any, NamedTuple
 
 from headwater_host.capture.filesystem import STORAGE, is_remote, local_path, parse_storage
 from headwater_spark.plan import EVER, Log, Span
-from headwater_spark.positions import Limits, Position
+from headwater_spark.positions import Limits, Position, parse_positions
 from headwater_spark.sizes import (
-    BATCH_ROWS,
     MAX_BATCH_ROWS,
     MAX_PARTITION_BYTES,
     PARTITION_BYTES,
+    READ_ROWS,
     TRIGGER_BYTES,
     parse_size,
 )
@@ -52,35 +52,50 @@ def _path(text: str) -> str:
 
 
 def _paths(text: str) -> tuple[str, ...]:
-    """Parse what Spark makes of `load([...])`."""
-    return tuple(_path(one) for one in json.loads(text))
+    """Parse a JSON list of paths, as Spark makes it of `load([...])`."""
+    try:
+        found = json.loads(text)
+    except (ValueError, RecursionError):
+        found = None
+    if not isinstance(found, list) or not found or not all(isinstance(one, str) and one for one in found):
+        raise ValueError('not a list of paths as JSON, such as ["/log/1", "/log/2"]')
+    return tuple(dict.fromkeys(_path(one) for one in found))
 
 
-def _view(text: str) -> str:
-    if text not in VIEWS:
-        raise ValueError(f"not one of {', '.join(VIEWS)}")
-    return text
+def one_of(*words: str) -> Callable[[str], str]:
+    """Return a parser of these words."""
+
+    def parse(text: str) -> str:
+        if text not in words:
+            raise ValueError(f"not one of {', '.join(words)}")
+        return text
+
+    return parse
 
 
-def _truth(text: str) -> bool:
+def truth(text: str) -> bool:
+    """Parse true or false."""
     try:
         return {"true": True, "false": False}[text.strip().lower()]
     except KeyError:
         raise ValueError("neither true nor false") from None
 
 
-def _offset(text: str) -> dict[str, Any]:
+def _positions(text: str) -> dict[str, Position]:
     try:
-        found = json.loads(text)
-        log = found["log"]
-        position = Position.from_json(found)
-    except (ValueError, TypeError, LookupError, RecursionError):
-        raise ValueError('not a row of the view "positions" as JSON') from None
-    return {"log": log, **position._asdict()}
+        found = parse_positions(json.loads(text))
+    except (ValueError, RecursionError):
+        found = {}
+    if not found:
+        raise ValueError('not a row of the view "positions" as JSON, or a list of such rows')
+    return found
 
 
 def parse_time(text: str) -> int:
-    """Parse a time: ISO 8601, in UTC unless it has an offset, or whole nanoseconds since 1970."""
+    """Parse a time: ISO 8601, in UTC unless it has an offset, or whole nanoseconds since 1970.
+
+    Dates outside of the years 1678 to 2261 are the first or last time of a log, such as 9999-12-31 for "ever".
+    """
     text = text.strip()
     if re.fullmatch(r"-?[0-9]{1,19}", text) and EVER.since <= int(text) < EVER.until:
         return int(text)
@@ -90,7 +105,7 @@ def parse_time(text: str) -> int:
         raise ValueError("not a time such as 2026-11-22T08:00:00Z, or nanoseconds since 1970") from None
     if found.tzinfo is None:
         found = found.replace(tzinfo=timezone.utc)
-    return (found - _EPOCH) // timedelta(microseconds=1) * 1000
+    return min(max((found - _EPOCH) // timedelta(microseconds=1) * 1000, EVER.since), EVER.until - 1)
 
 
 class Option(NamedTuple):
@@ -102,9 +117,42 @@ class Option(NamedTuple):
     what: str
 
 
+def read_options(
+    form: str,
+    given: Mapping[str, str],
+    known: Sequence[Option],
+    also: Iterable[str] = (),
+    secret: Container[str] = (),
+) -> dict[str, Any]:
+    """Parse the options of a format, by name, with defaults. Raises OptionError with the option and its value.
+
+    `also` are further names for the error about an unknown option. The values of `secret` options are not shown.
+    """
+    table = {option.name.lower(): option for option in known}
+    values = {option.name: option.default for option in known}
+    for name, text in given.items():
+        option = table.get(name.lower())
+        if option is None:
+            names = ", ".join([*(one.name for one in known), *also])
+            raise OptionError(f'format("{form}") has no option {name!r}; its options are {names}')
+        try:
+            values[option.name] = option.parse(text)
+        except ValueError as error:
+            shown = "the value" if option.name in secret else repr(text)
+            raise OptionError(f"option {option.name}: {shown} is {error}") from None
+    return values
+
+
+def split_storage(given: Mapping[str, str]) -> tuple[dict[str, str], dict[str, str]]:
+    """Return the storage options, and the others."""
+    storage = {name: text for name, text in given.items() if name.upper() in STORAGE}
+    return storage, {name: text for name, text in given.items() if name not in storage}
+
+
 OPTIONS = (
-    Option("path", _path, None, "directory of the capture log, or its URI; load([...]) reads several logs"),
-    Option("view", _view, "frames", f"view to read: {', '.join(VIEWS)}"),
+    Option("path", _path, None, "directory of the capture log, or its URI"),
+    Option("paths", _paths, None, "several logs, as a JSON list; spark.read.load([...]) sets it"),
+    Option("view", one_of(*VIEWS), "frames", f"view to read: {', '.join(VIEWS)}"),
     Option(
         "partitionBytes",
         _between(parse_size, 1, MAX_PARTITION_BYTES),
@@ -114,30 +162,37 @@ OPTIONS = (
     Option(
         "minPartitions", _between(_count, 1, 1 << 20), 1, "the number of partitions is a multiple of this"
     ),
-    Option("batchRows", _between(_count, 1, MAX_BATCH_ROWS), BATCH_ROWS, "maximum rows per Arrow batch"),
+    Option("batchRows", _between(_count, 1, MAX_BATCH_ROWS), READ_ROWS, "maximum rows per Arrow batch"),
     Option("since", parse_time, None, "only records received at or after this time"),
     Option("until", parse_time, None, "only records received before this time"),
-    Option("startingPosition", _offset, None, 'streams: begin at this row of the view "positions", as JSON'),
+    Option(
+        "startingPosition",
+        _positions,
+        None,
+        'streams: begin at this row of the view "positions", or a list of rows, as JSON',
+    ),
     Option(
         "maxBytesPerTrigger",
         _between(parse_size, 1, 1 << 62),
         TRIGGER_BYTES,
-        "streams: maximum bytes of the log per micro-batch; at least one block",
+        "streams: maximum bytes of the logs per micro-batch; at least one block of each",
     ),
     Option(
         "maxRowsPerTrigger",
         _between(_count, 1, 1 << 62),
         None,
-        "streams: maximum records per micro-batch; at least one block",
+        "streams: maximum records per micro-batch; at least one block of each log",
     ),
-    Option("failOnDataLoss", _truth, True, "streams: fail if retention removed blocks before they were read"),
+    Option(
+        "failOnDataLoss",
+        truth,
+        True,
+        "streams: fail if a log is gone, or retention removed blocks before they were read",
+    ),
 )
 
 
 _LIMITS = Limits(TRIGGER_BYTES)
-
-
-_PATHS = Option("paths", _paths, None, "several logs")
 
 
 @dataclass(frozen=True)
@@ -152,40 +207,28 @@ class ReadOptions:
     span: Span = EVER
     limits: Limits = _LIMITS
     fail_on_data_loss: bool = True
-    start: dict[str, Any] | None = None
-
-    @property
-    def log(self) -> Log:
-        """The only log. Raises OptionError for several."""
-        if len(self.logs) > 1:
-            raise OptionError("a stream reads one log: start a query for each, or use headwater pipeline")
-        return self.logs[0]
+    #: Where a stream begins, by log id.
+    start: dict[str, Position] = field(default_factory=dict)
 
 
 def parse(given: Mapping[str, str]) -> ReadOptions:
     """Parse and validate the options of a read. Raises OptionError with the option and its allowed values."""
-    known = {option.name.lower(): option for option in (*OPTIONS, _PATHS)}
-    values = {option.name: option.default for option in OPTIONS}
-    storage: dict[str, str] = {}
-    for name, text in given.items():
-        if name.upper() in STORAGE:
-            storage[name] = text
-            continue
-        option = known.get(name.lower())
-        if option is None:
-            names = ", ".join([*(option.name for option in OPTIONS), *STORAGE])
-            raise OptionError(f'format("headwater") has no option {name!r}; its options are {names}')
-        try:
-            values[option.name] = option.parse(text)
-        except ValueError as error:
-            raise OptionError(f"option {option.name}: {text!r} is {error}") from None
-    paths = values.pop("paths", None) or [path for path in [values["path"]] if path is not None]
-    if not paths:
+    storage, others = split_storage(given)
+    values = read_options("headwater", others, OPTIONS, STORAGE)
+    path, paths = values["path"], values["paths"]
+    if path is not None and paths is not None:
+        raise OptionError("options path and paths: give one of them")
+    if path is None and paths is None:
         raise OptionError('the path is missing: spark.read.format("headwater").load("/path/of/the/log")')
+    return read_of(values, tuple(Log(path, parse_storage(storage)) for path in paths or [path]))
+
+
+def read_of(values: Mapping[str, Any], logs: tuple[Log, ...]) -> ReadOptions:
+    """Return the options of a read of `logs`. `values` are the parsed options by name."""
     since, until = values["since"], values["until"]
     span = Span(EVER.since if since is None else since, EVER.until if until is None else until)
     return ReadOptions(
-        tuple(Log(path, parse_storage(storage)) for path in paths),
+        logs,
         values["view"],
         values["partitionBytes"],
         values["minPartitions"],
@@ -193,5 +236,5 @@ def parse(given: Mapping[str, str]) -> ReadOptions:
         span,
         Limits(values["maxBytesPerTrigger"], values["maxRowsPerTrigger"]),
         values["failOnDataLoss"],
-        values["startingPosition"],
+        values["startingPosition"] or {},
     )

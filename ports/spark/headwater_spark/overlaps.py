@@ -49,13 +49,17 @@ def runs_of(groups: Groups) -> PartRuns:
     result = {}
     for name, place in groups.parts():
         seq = groups.seq[place]
-        steps = np.diff(seq)
-        cuts = np.flatnonzero(steps > 1)
-        if len(cuts) >= MAX_RUNS:
-            # Keep the widest gaps.
-            cuts = np.sort(cuts[np.argpartition(steps[cuts], -MAX_RUNS + 1)[-MAX_RUNS + 1 :]])
+        cuts = widest(np.diff(seq))
         result[name] = Runs(seq[np.append(0, cuts + 1)], seq[np.append(cuts, len(seq) - 1)])
     return result
+
+
+def widest(steps: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    """Return where steps exceed 1, in order; if these make more than MAX_RUNS runs, only the widest."""
+    cuts = np.flatnonzero(steps > 1)
+    if len(cuts) < MAX_RUNS:
+        return cuts
+    return np.sort(cuts[np.argpartition(steps[cuts], -MAX_RUNS + 1)[-MAX_RUNS + 1 :]])
 
 
 def shared(parts: Iterable[tuple[int, PartRuns]], before: Sequence[PartRuns] = ()) -> Shared:

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -19,11 +18,12 @@ import pyarrow.compute as pc
 import pyarrow.dataset as ds
 from deltalake.exceptions import TableNotFoundError
 
+from headwater_host.capture.filesystem import Location
+from headwater_host.progress import Display, Step
 from headwater_spark import delta
 from headwater_spark.arrow import Rows, numbers, valid
 from headwater_spark.chart import Values
-from headwater_spark.health import HOUR_NS
-from headwater_spark.progress import Display, Step
+from headwater_spark.place import Place
 from headwater_spark.tables import (
     DEVICE_HEALTH,
     LOGICAL_MESSAGES,
@@ -33,8 +33,9 @@ from headwater_spark.tables import (
     TELEMETRY,
     Table,
 )
+from headwater_spark.tally import HOUR_NS
 
-#: Label of messages without an identity.
+#: How messages without an identity, whose board is None, are named to a reader.
 NO_BOARD = "(no identity)"
 #: Messages of which gaps, rates and sensor values are computed.
 DETAIL_ROWS = 2_000_000
@@ -47,6 +48,10 @@ MAX_GAPS = 20
 _SLOTS = 150
 _EVER = (1 << 63) - 1
 _WIDTHS_S = (0.1, 0.2, 0.5, 1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 10800, 21600, 86400)
+
+
+class UnknownBoardError(ValueError):
+    """A board that was named has no message in the span."""
 
 
 @dataclass(frozen=True)
@@ -84,9 +89,12 @@ class Slots:
 
 @dataclass
 class Board:
-    """One board in the span. Latencies are in ms; `p99_ms` is the highest of an hour, `p50_ms` the middle hour's."""
+    """One board in the span, or (None) all messages without an identity.
 
-    name: str
+    Latencies are in ms; `p99_ms` is the highest of an hour, `p50_ms` the middle hour's.
+    """
+
+    name: str | None
     messages: int = 0
     duplicates: int = 0
     possible_duplicates: int = 0
@@ -135,7 +143,7 @@ class Gap:
 class Series:
     """One value of one board over time; the arrays have a number per slot, NaN without values."""
 
-    board: str
+    board: str | None
     metric: str
     mean: Values
     low: Values
@@ -158,11 +166,11 @@ class Overview:
     #: Slots of the sensor values.
     value_slots: Slots
     boards: list[Board] = field(default_factory=list)
-    gaps: dict[str, list[Gap]] = field(default_factory=dict)
-    series: dict[str, list[Series]] = field(default_factory=dict)
+    gaps: dict[str | None, list[Gap]] = field(default_factory=dict)
+    series: dict[str | None, list[Series]] = field(default_factory=dict)
     #: Values that are not drawn: constants with their value, and names beyond MAX_METRICS.
-    constants: dict[str, list[tuple[str, float]]] = field(default_factory=dict)
-    omitted: dict[str, list[str]] = field(default_factory=dict)
+    constants: dict[str | None, list[tuple[str, float]]] = field(default_factory=dict)
+    omitted: dict[str | None, list[str]] = field(default_factory=dict)
     quarantine: list[tuple[str, str, int]] = field(default_factory=list)
     logical: Counter[str] = field(default_factory=Counter)
     incomplete: list[tuple[str, str]] = field(default_factory=list)
@@ -174,9 +182,9 @@ class Overview:
 
 
 class Tables:
-    """Read tables of a directory, some rows at a time. `display` shows what takes long."""
+    """Read the tables in `out`, some rows at a time. `display` shows what takes long."""
 
-    def __init__(self, out: Path, display: Display | None = None):
+    def __init__(self, out: Location | Place, display: Display | None = None):
         self.out = out
         self._display = display
 
@@ -210,19 +218,21 @@ def within(column: str, first_ns: int, last_ns: int) -> Any:
     return (ds.field(column) >= first_ns) & (ds.field(column) <= last_ns)
 
 
-def overview(out: Path, options: Options | None = None, display: Display | None = None) -> Overview:
+def overview(
+    out: Location | Place, options: Options | None = None, display: Display | None = None
+) -> Overview:
     """Summarize the tables in `out`; `display` shows what takes long.
 
-    Raises FileNotFoundError when a table does not exist.
+    Raises FileNotFoundError when a table does not exist, UnknownBoardError for a board without messages.
     """
     options = options or Options()
     tables = Tables(out, display)
     found = tables.read(DEVICE_HEALTH, DEVICE_HEALTH.names).cast(DEVICE_HEALTH.plain)
-    end = int(pc.max(found["last_ns"]).as_py() or 0)
-    last_ns = end if options.until_ns is None else options.until_ns - 1
-    since = last_ns - DAYS * 24 * HOUR_NS if options.since_ns is None else options.since_ns
+    until = _EVER if options.until_ns is None else max(options.until_ns - 1, -_EVER)
+    last_ns = min(until, int(pc.max(found["last_ns"]).as_py() or 0))
+    since = max(last_ns - DAYS * 24 * HOUR_NS, -_EVER) if options.since_ns is None else options.since_ns
     # Malformed frames may be older or newer than all messages.
-    whole = (options.since_ns or 0, _EVER if options.until_ns is None else last_ns)
+    whole = (options.since_ns or 0, until)
     found = found.filter(
         pc.and_(pc.greater_equal(found["last_ns"], since), pc.less_equal(found["first_ns"], last_ns))
     )
@@ -232,7 +242,7 @@ def overview(out: Path, options: Options | None = None, display: Display | None 
         _problems(tables, result, whole)
         return result
     first_ns = max(since, int(pc.min(found["first_ns"]).as_py()))
-    last_ns = min(last_ns, int(pc.max(found["last_ns"]).as_py()))
+    last_ns = min(until, int(pc.max(found["last_ns"]).as_py()))
     boards = _boards(found)
     detail_ns = _detail(found, first_ns, options.detail_rows)
     slots, value_slots = Slots.over(first_ns, last_ns), Slots.over(detail_ns, last_ns)
@@ -241,17 +251,13 @@ def overview(out: Path, options: Options | None = None, display: Display | None 
     _records(tables, boards)
     _rates(tables, result, found)
     chosen = _chosen(result.boards, options.boards)
-    _gaps(tables, result, [board for board in chosen if board.name != NO_BOARD])
+    _gaps(tables, result, [board for board in chosen if board.name is not None])
     _values(tables, result, [board.name for board in chosen])
     _problems(tables, result, whole)
     return result
 
 
-def _name(board: str | None) -> str:
-    return NO_BOARD if board is None else board
-
-
-def _boards(found: Any) -> dict[str, Board]:
+def _boards(found: Any) -> dict[str | None, Board]:
     """Return the boards, those with problems first, messages without an identity last."""
     sums = ["messages", "copies", "possible_duplicates", "missing", "restarted"]
     table = found.set_column(
@@ -270,7 +276,7 @@ def _boards(found: Any) -> dict[str, Board]:
     )
     boards = [
         Board(
-            _name(row["board"]),
+            row["board"],
             messages=row["messages_sum"],
             duplicates=row["copies_sum"] - row["messages_sum"],
             possible_duplicates=row["possible_duplicates_sum"],
@@ -284,7 +290,7 @@ def _boards(found: Any) -> dict[str, Board]:
         )
         for row in grouped.to_pylist()
     ]
-    boards.sort(key=lambda board: (board.name == NO_BOARD, board.name))
+    boards.sort(key=lambda board: (board.name is None, board.name))
     return {board.name: board for board in boards}
 
 
@@ -297,7 +303,7 @@ def _detail(found: Any, first_ns: int, rows: int) -> int:
     return max(first_ns, int(fitting[0] if len(fitting) else hours[-1]))
 
 
-def _records(tables: Tables, boards: dict[str, Board]) -> None:
+def _records(tables: Tables, boards: dict[str | None, Board]) -> None:
     """Add what the boards' own records tell."""
     columns = ["board", "acknowledged", "lost"]
     for row in tables.read(RECONCILIATION, columns, ds.field("sent").is_valid()).to_pylist():
@@ -314,7 +320,7 @@ def _rates(tables: Tables, result: Overview, found: Any) -> None:
     counts = np.zeros((len(place), slots.count))
 
     def add(names: Any, time_ns: Rows, weights: Rows) -> None:
-        names = pc.dictionary_encode(pc.fill_null(names.cast(pa.string()), NO_BOARD))
+        names = pc.dictionary_encode(names.cast(pa.string()), null_encoding="encode")
         rows = np.array([place.get(name, -1) for name in names.dictionary.to_pylist()], np.int64)
         row = rows[names.indices.to_numpy()] if len(rows) else np.zeros(0, np.int64)
         good = row >= 0
@@ -341,19 +347,25 @@ def _rates(tables: Tables, result: Overview, found: Any) -> None:
     result.rate = counts.sum(axis=0)
 
 
-def _count_qos(boards: list[Board], place: dict[str, int], batch: Any) -> None:
-    names = pc.fill_null(batch["board"].cast(pa.string()), NO_BOARD)
-    table = pa.table({"board": names, "qos": batch["qos"].cast(pa.int16())})
+def _count_qos(boards: list[Board], place: dict[str | None, int], batch: Any) -> None:
+    table = pa.table({"board": batch["board"].cast(pa.string()), "qos": batch["qos"].cast(pa.int16())})
     for row in table.group_by(["board", "qos"]).aggregate([([], "count_all")]).to_pylist():
         if row["board"] in place:
             boards[place[row["board"]]].qos[row["qos"]] += row["count_all"]
+
+
+def _shown(board: Board) -> str:
+    return NO_BOARD if board.name is None else board.name
 
 
 def _chosen(boards: Sequence[Board], names: Sequence[str]) -> list[Board]:
     """Return the named boards, or those with losses, then gaps, then the most messages."""
     if names:
         wanted = set(names)
-        return [board for board in boards if board.name in wanted]
+        unknown = sorted(wanted - {_shown(board) for board in boards})
+        if unknown:
+            raise UnknownBoardError(f"{unknown[0]}: no message of this board is in the span")
+        return [board for board in boards if _shown(board) in wanted]
     ranked = sorted(boards, key=lambda board: (-board.lost, -board.missing, -board.messages))
     best = {board.name for board in ranked[:MAX_BOARDS]}
     return [board for board in boards if board.name in best]
@@ -364,9 +376,9 @@ def _gaps(tables: Tables, result: Overview, boards: Sequence[Board]) -> None:
     if not boards:
         return
     span = within("time_ns", result.detail_ns, result.last_ns)
-    names = [board.name for board in boards]
+    names = pa.array([board.name for board in boards], pa.string())
     columns = ["board", "boot", "seq", "time_ns"]
-    table = tables.read(MESSAGES, columns, span & ds.field("board").isin(pa.array(list(names), pa.string())))
+    table = tables.read(MESSAGES, columns, span & ds.field("board").isin(names))
     table = table.set_column(0, "board", table["board"].cast(pa.string()))
     for board in boards:
         mine = table.filter(pc.equal(table["board"], board.name))
@@ -394,23 +406,23 @@ def _gaps(tables: Tables, result: Overview, boards: Sequence[Board]) -> None:
             board.missing = int((step[at] - 1).sum())
 
 
-def _values(tables: Tables, result: Overview, boards: Sequence[str]) -> None:
+def _values(tables: Tables, result: Overview, boards: Sequence[str | None]) -> None:
     """Average the sensor values of some boards per slot."""
     slots = result.value_slots
-    sums: dict[tuple[str, str], Values] = {}
-    last: dict[tuple[str, str], tuple[int, float]] = {}
+    sums: dict[tuple[str | None, str], Values] = {}
+    last: dict[tuple[str | None, str], tuple[int, float]] = {}
     span = within("received_ns", result.detail_ns, result.last_ns)
     condition = span & ds.field("value_double").is_valid()
-    named = [name for name in boards if name != NO_BOARD]
+    named = [name for name in boards if name is not None]
     chosen = ds.field("board").isin(pa.array(named, pa.string()))
-    if NO_BOARD in boards:
+    if None in boards:
         chosen |= ds.field("board").is_null()
     columns = ["board", "metric", "time", "received_ns", "value_double"]
     for batch in tables.batches(TELEMETRY, columns, condition & chosen):
         time_ns = _value_times(batch, slots.first_ns)
         table = pa.table(
             {
-                "board": pc.fill_null(batch["board"].cast(pa.string()), NO_BOARD),
+                "board": batch["board"].cast(pa.string()),
                 "metric": batch["metric"].cast(pa.string()),
                 "slot": pa.array(slots.of(time_ns)),
                 "time_ns": pa.array(time_ns),
@@ -436,8 +448,9 @@ def _values(tables: Tables, result: Overview, boards: Sequence[str]) -> None:
             key = row["board"], row["metric"]
             if key not in last or last[key][0] <= row["time_ns_last"]:
                 last[key] = row["time_ns_last"], row["value_last"]
-    drawn: dict[str, list[Series]] = defaultdict(list)
-    for (board, metric), cells in sorted(sums.items()):
+    drawn: dict[str | None, list[Series]] = defaultdict(list)
+    for board, metric in sorted(sums, key=lambda key: (key[0] is None, key)):
+        cells = sums[board, metric]
         total, count, low, high = cells.T
         if low.min() == high.max() and count.sum() > 1:
             result.constants.setdefault(board, []).append((metric, float(high.max())))
@@ -445,7 +458,8 @@ def _values(tables: Tables, result: Overview, boards: Sequence[str]) -> None:
             result.omitted.setdefault(board, []).append(metric)
         else:
             with np.errstate(invalid="ignore"):
-                mean = total / count
+                # A sum of large values may exceed a double's range, their mean does not.
+                mean = np.clip(total / count, low, high)
             nothing = count == 0
             low, high = np.where(nothing, np.nan, low), np.where(nothing, np.nan, high)
             end = last[board, metric][1]

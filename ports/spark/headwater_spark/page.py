@@ -10,20 +10,12 @@ from typing import Any
 import numpy as np
 
 from headwater_spark import chart
-from headwater_spark.overview import MAX_BOARDS, MAX_GAPS, MAX_METRICS, NO_BOARD, Board, Overview, Series
-from headwater_spark.verdict import duration, explain, headline, is_silent, plural, verdict
+from headwater_spark.overview import MAX_BOARDS, MAX_GAPS, MAX_METRICS, Board, Overview, Series
+from headwater_spark.verdict import duration, explain, headline, is_silent, label, plural, printable, verdict
 
-# Boards in the table of boards.
+# Boards in the table of boards, and values of a board that are named without a chart.
 _MAX_ROWS = 200
-
-
-def printable(value: Any) -> str:
-    """Return a value as text: numbers rounded, and unprintable characters replaced, because names are untrusted."""
-    if value is None:
-        return "-"
-    if isinstance(value, float):
-        return f"{value:.2f}"
-    return "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in str(value))
+_MAX_NAMES = 30
 
 
 def escape(value: Any) -> str:
@@ -44,11 +36,9 @@ def moment(ns: int, *, digits: int = 0) -> str:
 def render(found: Overview, title: str, sections: Sequence[tuple[str, Sequence[dict[str, Any]]]] = ()) -> str:
     """Return the page. `sections` are titles and rows of further tables."""
     findings = verdict(found)
-    named = sum(board.name != NO_BOARD for board in found.boards)
     parts = [
         f"<h1>{escape(title)}</h1>",
-        f"<p class='span'>{moment(found.first_ns)} to {moment(found.last_ns)} UTC · "
-        f"{plural(found.messages, 'message')} · {plural(named, 'board')}</p>",
+        f"<p class='span'>{_span(found)}</p>",
         f"<section class='verdict {findings[0].level}'><h2>{headline(findings)}</h2><ul>",
         *(f"<li class='{one.level}'>{escape(one.text)}</li>" for one in findings),
         "</ul></section>",
@@ -85,6 +75,16 @@ def _cell(value: Any) -> str:
     return f"<td{kind}>{text}</td>"
 
 
+def _span(found: Overview) -> str:
+    if not found.boards:
+        return "no messages"
+    named = sum(board.name is not None for board in found.boards)
+    return (
+        f"{moment(found.first_ns)} to {moment(found.last_ns)} UTC · {plural(found.messages, 'message')} · "
+        f"{plural(named, 'board')}"
+    )
+
+
 def _throughput(found: Overview) -> str:
     slots = found.slots
     if not found.messages:
@@ -110,7 +110,7 @@ def _boards(found: Overview) -> str:
     boards = sorted(
         found.boards,
         key=lambda board: (
-            board.name == NO_BOARD,
+            board.name is None,
             -board.lost,
             not is_silent(board, found.last_ns),
             -board.missing,
@@ -118,12 +118,14 @@ def _boards(found: Overview) -> str:
     )
     rows = [
         {
-            "board": Html(f"{escape(board.name)}{_state(board, found)}"),
-            "over time": Html(chart.bars(board.rate, f"messages of {escape(board.name)} over time", "spark")),
+            "board": Html(f"{escape(label(board.name))}{_state(board, found)}"),
+            "over time": Html(
+                chart.bars(board.rate, f"messages of {escape(label(board.name))} over time", "spark")
+            ),
             "messages": board.messages,
-            "missing": None if board.name == NO_BOARD else board.missing,
+            "missing": None if board.name is None else board.missing,
             "duplicates": board.duplicates,
-            "starts": None if board.name == NO_BOARD else board.starts,
+            "starts": None if board.name is None else board.starts,
             "median ms": board.p50_ms,
             "p99 ms": board.p99_ms,
             "last": moment(board.last_ns),
@@ -168,8 +170,8 @@ def _gaps(found: Overview) -> str:
         ]
         largest = f"of the {MAX_GAPS} largest gaps: " if len(gaps) == MAX_GAPS else ""
         parts.append(
-            f"<details{' open' if len(found.gaps) == 1 else ''}><summary>{escape(name)}: {board.missing:,} missing; "
-            f"{largest}{_causes(board, found)}</summary>{table(rows)}</details>"
+            f"<details{' open' if len(found.gaps) == 1 else ''}><summary>{escape(label(name))}: "
+            f"{board.missing:,} missing; {largest}{_causes(board, found)}</summary>{table(rows)}</details>"
         )
     return "<h2>Losses and gaps</h2>" + "".join(parts) if parts else ""
 
@@ -184,9 +186,11 @@ def _causes(board: Board, found: Overview) -> str:
 
 def _values(found: Overview) -> str:
     parts = []
-    for name, series in found.series.items():
-        figures = "".join(_figure(one) for one in series)
-        parts.append(f"<h3>{escape(name)}</h3><div class='grid'>{figures}</div>{_others(found, name)}")
+    # A board may have constants only.
+    shown = found.series.keys() | found.constants.keys()
+    for name in [board.name for board in found.boards if board.name in shown]:
+        figures = "".join(_figure(one) for one in found.series.get(name, ()))
+        parts.append(f"<h3>{escape(label(name))}</h3><div class='grid'>{figures}</div>{_others(found, name)}")
     if not parts:
         return ""
     slots = found.value_slots
@@ -199,9 +203,9 @@ def _values(found: Overview) -> str:
 
 def _figure(series: Series) -> str:
     span = f"{_short(float(np.nanmin(series.low)))} to {_short(float(np.nanmax(series.high)))}"
-    title = f"{escape(series.metric)} of {escape(series.board)}: {span}"
+    title = f"{escape(label(series.metric))} of {escape(label(series.board))}: {span}"
     return (
-        f"<figure><figcaption>{escape(series.metric)} <b>{_short(series.last)}</b></figcaption>"
+        f"<figure><figcaption>{escape(label(series.metric))} <b>{_short(series.last)}</b></figcaption>"
         f"{chart.line(series.mean, series.low, series.high, title)}"
         f"<div class='axis'><span>{span}</span></div></figure>"
     )
@@ -220,15 +224,20 @@ def _short(value: float) -> str:
     return f"{value:.4g}"
 
 
-def _others(found: Overview, name: str) -> str:
-    constants = ", ".join(
-        f"{escape(metric)} = {_short(value)}" for metric, value in found.constants.get(name, ())
+def _others(found: Overview, name: str | None) -> str:
+    constants = _listed(
+        [f"{label(metric)} = {_short(value)}" for metric, value in found.constants.get(name, ())]
     )
-    omitted = ", ".join(escape(metric) for metric in found.omitted.get(name, ()))
+    omitted = _listed([label(metric) for metric in found.omitted.get(name, ())])
     text = f"<p class='note'>Constant: {constants}.</p>" if constants else ""
     return text + (
         f"<p class='note'>Not drawn, beyond {MAX_METRICS} values: {omitted}.</p>" if omitted else ""
     )
+
+
+def _listed(texts: Sequence[str]) -> str:
+    more = f", and {len(texts) - _MAX_NAMES:,} more" if len(texts) > _MAX_NAMES else ""
+    return escape(", ".join(texts[:_MAX_NAMES]) + more)
 
 
 def _quarantine(found: Overview) -> str:
@@ -239,7 +248,7 @@ def _quarantine(found: Overview) -> str:
 def _logical(found: Overview) -> str:
     if not sum(found.logical.values()):
         return ""
-    rows = [{"topic": topic, "missing": missing} for topic, missing in found.incomplete]
+    rows = [{"topic": label(topic), "missing": missing} for topic, missing in found.incomplete]
     text = f"{found.logical['complete']:,} complete, {found.logical['incomplete']:,} incomplete"
     return f"<h2>Logical messages of IBM MQ</h2><p>{text}.</p>{table(rows) if rows else ''}"
 

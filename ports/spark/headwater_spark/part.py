@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from contextlib import ExitStack
@@ -16,15 +17,18 @@ import pyarrow.compute as pc
 
 from headwater_host.capture.format import RECEIVED
 from headwater_host.capture.problem import Problem
-from headwater_spark import buckets, mqmde
+from headwater_spark import buckets, mqmde, tally
 from headwater_spark.arrow import Rows, numbers, one, strings, take, times, valid
 from headwater_spark.columns import Stored
 from headwater_spark.messages import HORIZON_NS, Key, Settled
 from headwater_spark.overlaps import PartRuns
-from headwater_spark.payload import Metric, Parsed, Rules
+from headwater_spark.parsed import Metric, Parsed
+from headwater_spark.payload import Rules
+from headwater_spark.place import Place
 from headwater_spark.plan import Range
 from headwater_spark.stats import Stats, count
 from headwater_spark.tables import MESSAGES, QUARANTINE, TELEMETRY, File, Table, Writer
+from headwater_spark.tally import Tallied
 
 #: Maximum bytes of a damaged block in the quarantine.
 BLOCK_BYTES = 1 << 20
@@ -47,7 +51,7 @@ _DETAILS = {
 Receipts = dict[str, dict[int, int]]
 
 
-def tally(values: npt.NDArray[Any]) -> Counter[int]:
+def count_each(values: npt.NDArray[Any]) -> Counter[int]:
     """Count each of some small numbers."""
     counts = np.bincount(values)
     return Counter({value: int(counts[value]) for value in np.flatnonzero(counts).tolist()})
@@ -57,8 +61,8 @@ def tally(values: npt.NDArray[Any]) -> Counter[int]:
 class Job:
     """The data that every task of a batch has."""
 
-    #: Directory of the tables, and one for the batch's other files.
-    out: Path
+    #: The place of the tables, and a directory for the batch's other files.
+    out: Place
     work: Path
     #: The batch's number, in the names of its files.
     number: int
@@ -67,6 +71,16 @@ class Job:
     logical: buckets.Options = field(default_factory=buckets.Options)
     horizon_ns: int = HORIZON_NS
     rules: Rules = field(default_factory=Rules)
+
+    def begin(self) -> None:
+        """Begin a task. Raises NotADirectoryError if this machine does not see the batch's directories."""
+        pa.set_cpu_count(1)  # Spark counts on one core per task
+        for folder in (self.out.path, self.work):
+            if folder is not None and not folder.is_dir():
+                raise NotADirectoryError(
+                    f"{folder} does not exist on {socket.gethostname()}: the directories of --out and --work must be "
+                    "on a file system that all executors share"
+                )
 
 
 @dataclass
@@ -93,6 +107,8 @@ class Part:
     runs: PartRuns = field(default_factory=dict)
     unresolved: set[Key] = field(default_factory=set)
     span: tuple[int, int] | None = None
+    #: The task's tally.
+    tallied: Tallied = field(default_factory=Tallied)
     #: Kept messages that may be duplicates.
     doubtful: int = 0
     #: FMQ topics given as a hash, and topics given by name.
@@ -133,8 +149,7 @@ class Output:
 
     def settled(self, table: Any, metrics: Iterable[Metric], settled: Settled) -> None:
         """Write kept messages and their telemetry, quarantine conflicts, and count."""
-        self.part.stats = count(table, settled)
-        self.part.messages = tally(numbers(table["protocol"])[settled.keep])
+        self.part.messages = count_each(numbers(table["protocol"])[settled.keep])
         columns = {name: one(table[name]) for name in table.schema.names}
         conflicts = np.flatnonzero(settled.conflict)
         if len(conflicts):
@@ -145,6 +160,9 @@ class Output:
         self.part.doubtful = int(np.count_nonzero(settled.doubtful))
         kept = columns if settled.keep.all() else take(columns, np.flatnonzero(settled.keep))
         self.write(MESSAGES, kept)
+        tallied = tally.tally(pa.table({name: kept[name] for name in tally.COLUMNS}))
+        self.part.stats = count(table, settled, tallied)
+        self.part.tallied = tally.write(tallied, self._job.work, self._label)
         self._segments(kept)
 
     def _segments(self, kept: dict[str, Any]) -> None:

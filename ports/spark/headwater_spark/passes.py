@@ -13,16 +13,16 @@ from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from pathlib import Path
 
 import numpy as np
 
+from headwater_host.progress import Step
 from headwater_spark import overlaps
 from headwater_spark.candidates import CANDIDATES, Aside, settle_candidates
 from headwater_spark.engine import Engine
 from headwater_spark.known import Entry, Known, merge_runs
 from headwater_spark.part import Job, Part
-from headwater_spark.progress import Step
+from headwater_spark.place import Place
 from headwater_spark.segments import Hashes
 from headwater_spark.stored import Edit, edit, find_copies, find_segments
 from headwater_spark.tables import FRAMES, LOGICAL_MESSAGES, MESSAGES, TELEMETRY, File
@@ -41,7 +41,7 @@ class Before:
     """The tables before a batch: what is known of them, the folder of that, and the files of each table."""
 
     known: Known
-    folder: Path
+    folder: Place
     files: Mapping[str, Sequence[File]]
 
 
@@ -165,7 +165,7 @@ class _Batch:
             part.files[FRAMES.name] = before.files.pop(FRAMES.name, [])
             for name, files in before.files.items():
                 for file in files:
-                    (job.out / name / file.path).unlink(missing_ok=True)
+                    (job.out / name / file.path).remove()
             self._parts[part.number] = part
             rows += part.rows[CANDIDATES.name]
         if not rows:

@@ -6,8 +6,8 @@ otherwise the message is bad. Every other number, boolean and string at the top 
 identity. Nested values and nulls stay in the payload.
 
 A registered decoder (`headwater_spark.decoders`) gets the payloads of its topics. The first byte of others tells JSON,
-CBOR and FMQ Maps apart; if the content type of MQTT 5.0 names JSON or CBOR, the payload must be that. A payload that is
-a number in JSON's notation, optionally between blanks, is the metric `value` without an identity.
+CBOR and FMQ Maps apart. If the content type of MQTT 5.0 names one of JSON and CBOR, the payload is not the other. A
+payload that is a number in JSON's notation, optionally between blanks, is the metric `value` without an identity.
 
 In an FMQ Map, decimals are numbers, durations seconds, and times ISO 8601 strings; `t` may be a time.
 
@@ -20,8 +20,7 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
@@ -33,62 +32,30 @@ import pyarrow.json as pj
 
 from headwater.fmq.spec import MAP
 from headwater_spark import maps
-from headwater_spark.arrow import Bools, Rows, codes, number, numbers, octets, one, valid, values
+from headwater_spark.arrow import Bools, Rows, codes, octets, one, valid, values
 from headwater_spark.cbor import load_cbor
 from headwater_spark.decoders import Decoder, takes_columns
-from headwater_spark.fmq_core import Time, load_map, time_text
-from headwater_spark.identity import PARTS, PROPERTY, SLOTS, TIME, TOPIC, Identity, level_of, whole_number
-from headwater_spark.maps import Maps, Whole
+from headwater_spark.fmq_core import load_map
+from headwater_spark.identity import PARTS, PROPERTY, TOPIC, Identity, level_of
+from headwater_spark.parsed import Metric, Parsed, Result, is_text
 
 _BOARD = PARTS[0]
-#: The latest time that fits a timestamp in ns, in the year 2255.
-_MAX_TIME = 9_000_000_000_000_000
-_MAX_INTEGER = (1 << 63) - 1
 #: Maximum keys announced to Arrow: each is a column of the batch, and senders are untrusted.
 _MAX_KEYS = 256
 #: Maximum number of refused payloads that Python parses at once.
 _SMALL = 32
 _STRING, _DOUBLE, _LONG, _BOOL = pa.string(), pa.float64(), pa.int64(), pa.bool_()
-_NO_ROWS = np.zeros(0, np.int64)
-_NO_INTEGERS = Whole(_NO_ROWS, _NO_ROWS)
+_UNSIGNED = pa.uint64()
 #: The metric of a payload that is only a number, and the longest such payload.
 VALUE = "value"
 _LONGEST_NUMBER = 64
 _NUMBER = r"^[ \t\r\n]*-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][+-]?[0-9]+)?[ \t\r\n]*$"
 _KINDS = {int: _DOUBLE, float: _DOUBLE, str: _STRING, bool: _BOOL, type(None): _DOUBLE}
-# Values of a slot: none, as it must be, of a wrong type.
-_NONE, _GOOD, _BAD = range(3)
-# Content types of MQTT 5.0.
-_JSON, _CBOR = "json", "cbor"
+# Content types of MQTT 5.0, and the name of one.
+_CBOR = "cbor"
 _CONTENT_TYPE = re.compile(r"(?:application|text)/(?:[^;+ ]*\+)?(json|cbor) *(?:;.*)?", re.IGNORECASE)
 # First bytes of a CBOR map: major type 5, or the tag of self-described CBOR.
 _CBOR_MAP, _CBOR_TAG = 5, 0xD9
-
-
-@dataclass(frozen=True)
-class Metric:
-    """One metric's values in some rows: numbers (booleans are 0 and 1), or strings as an Arrow array."""
-
-    name: str
-    rows: Rows
-    numbers: npt.NDArray[np.float64] | None
-    strings: Any
-
-
-@dataclass(frozen=True)
-class Parsed:
-    """n parsed payloads. `board` is an index into `boards`, -1 without an identity. `sent_us` is -1 if unknown."""
-
-    board: npt.NDArray[np.int32]
-    boards: list[str]
-    boot: Rows
-    seq: Rows
-    sent_us: Rows
-    #: The identity has a wrong type, or a decoder failed.
-    bad: Bools
-    metrics: list[Metric]
-    #: Why a decoder failed, by row.
-    failed: dict[int, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -116,10 +83,6 @@ def load(payload: bytes) -> dict[str, Any] | None:
     return value if isinstance(value, dict) else None
 
 
-def _is_integer(value: object) -> bool:
-    return type(value) is int and 0 <= value <= _MAX_INTEGER
-
-
 class Parser:
     """Parse payloads, and remember their keys to announce them to Arrow in the next batch."""
 
@@ -130,6 +93,7 @@ class Parser:
         self._keys: dict[str, Any] = {
             name: _STRING if slot == _BOARD else _LONG for name, slot in fields.items()
         }
+        self._begun = False
         # Keys whose values were all null so far.
         self._tentative: set[str] = set()
         self._decoders = [(decoder, decoder.resolve()) for decoder in self._rules.decoders]
@@ -140,7 +104,7 @@ class Parser:
         `context` has the messages' columns topic, content_type and user_properties, as far as there are any.
         """
         context = context or {}
-        result = _Result(len(payloads), self._rules.identity)
+        result = Result(len(payloads), self._rules.identity)
         for slot, source in self._rules.identity.others():
             _add_source(result, slot, source.kind, source.what, context)
         if self._decoders and "topic" in context:
@@ -153,7 +117,7 @@ class Parser:
             self._objects(others, result)
         return result.parsed()
 
-    def _decoded(self, payloads: Any, topics: Any, result: _Result) -> Any:
+    def _decoded(self, payloads: Any, topics: Any, result: Result) -> Any:
         """Decode payloads of registered topics. Returns the others, with null in place of these."""
         which = [
             next((k for k, (decoder, _) in enumerate(self._decoders) if topic and decoder.matches(topic)), -1)
@@ -169,16 +133,18 @@ class Parser:
             work(function, decoder.filter, payloads.take(pa.array(rows)), rows, result)
         return pc.if_else(pa.array(chosen >= 0), None, payloads) if (chosen >= 0).any() else payloads
 
-    def _objects(self, payloads: Any, result: _Result) -> None:
+    def _objects(self, payloads: Any, result: Result) -> None:
         candidates, risky = _triage(payloads)
         rows = candidates[~risky]
         if len(rows):
-            # The first payloads show which keys to announce.
-            self._python(payloads, rows[:_SMALL], result)
-            self._arrow(payloads, rows[_SMALL:], result)
+            # The first payloads of all show which keys to announce.
+            first = 0 if self._begun else _SMALL
+            self._begun = True
+            self._python(payloads, rows[:first], result)
+            self._arrow(payloads, rows[first:], result)
         self._python(payloads, candidates[risky], result)
 
-    def _arrow(self, payloads: Any, rows: Rows, result: _Result) -> None:
+    def _arrow(self, payloads: Any, rows: Rows, result: Result) -> None:
         """Parse with Arrow, and halve what it refuses until the faulty payloads are isolated."""
         if len(rows) <= _SMALL:
             self._python(payloads, rows, result)
@@ -216,7 +182,7 @@ class Parser:
                 return None
         return table
 
-    def _python(self, payloads: Any, rows: Rows, result: _Result) -> None:
+    def _python(self, payloads: Any, rows: Rows, result: Result) -> None:
         for row, payload in zip(rows.tolist(), payloads.take(pa.array(rows)).to_pylist(), strict=True):
             value = load(payload)
             if value is not None:
@@ -228,7 +194,7 @@ class Parser:
             if key in self._keys and key not in self._tentative:
                 continue
             kind = _KINDS.get(type(item))
-            if kind is None or not _is_text(key) or len(self._keys) >= _MAX_KEYS:
+            if kind is None or not is_text(key) or len(self._keys) >= _MAX_KEYS:
                 continue
             self._keys[key] = kind
             if item is None:
@@ -237,7 +203,7 @@ class Parser:
                 self._tentative.discard(key)
 
 
-def _add_source(result: _Result, slot: str, kind: str, what: str, context: Mapping[str, Any]) -> None:
+def _add_source(result: Result, slot: str, kind: str, what: str, context: Mapping[str, Any]) -> None:
     """Add values of a slot that are not in the payload."""
     if kind == TOPIC and "topic" in context:
         topics = one(context["topic"])
@@ -262,7 +228,7 @@ def _content_kinds(column: Any) -> npt.NDArray[Any] | None:
     return kinds if (kinds != "").any() else None
 
 
-def _cbor(payloads: Any, kinds: npt.NDArray[Any] | None, result: _Result) -> Any:
+def _cbor(payloads: Any, kinds: npt.NDArray[Any] | None, result: Result) -> Any:
     """Parse payloads that are CBOR. Returns the others, with null in place of these and of what claims to be CBOR."""
     starts, data = octets(payloads)
     if not len(payloads) or not len(data):
@@ -287,13 +253,13 @@ def _decode_each(
     where: str,
     payloads: Any,
     rows: Rows,
-    result: _Result,
+    result: Result,
 ) -> None:
     for row, payload in zip(rows.tolist(), payloads.to_pylist(), strict=True):
         try:
             found = function(payload)
             checked = None if found is None else _checked(found)
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             result.fail(row, where, error)
         else:
             if checked is not None:
@@ -302,19 +268,21 @@ def _decode_each(
 
 def _checked(found: Mapping[Any, Any]) -> dict[str, Any]:
     """Return a decoder's values. Raises TypeError for one that has no place in a table."""
-    for name, value in found.items():
+    # numpy's scalars are no int, and only some are float.
+    values = {name: value.item() if isinstance(value, np.generic) else value for name, value in found.items()}
+    for name, value in values.items():
         if not isinstance(name, str) or not (value is None or isinstance(value, (str, int, float))):
             raise TypeError(f"{name!r} is {type(value).__name__}, not a number, boolean or string")
-    return dict(found)
+    return values
 
 
 def _decode_columns(
-    function: Callable[[Any], Any], where: str, payloads: Any, rows: Rows, result: _Result
+    function: Callable[[Any], Any], where: str, payloads: Any, rows: Rows, result: Result
 ) -> None:
     """Decode columns, and halve the payloads of a failure until the faulty ones are isolated."""
     try:
         table = _as_table(function(payloads), len(payloads))
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         if len(rows) == 1:
             result.fail(int(rows[0]), where, error)
             return
@@ -326,7 +294,10 @@ def _decode_columns(
 
 
 def _as_table(found: Any, n: int) -> Any:
-    """Return what a decoder of columns returned as a table of `n` strings, doubles, booleans and 64-bit integers."""
+    """Return what a decoder of columns returned as a table of `n` strings, doubles, booleans and 64-bit integers.
+
+    Raises an exception for all else, also for strings that are not UTF-8.
+    """
     if isinstance(found, Mapping):
         found = pa.table(dict(found))
     elif isinstance(found, pa.RecordBatch):
@@ -340,11 +311,12 @@ def _as_table(found: Any, n: int) -> Any:
         type_ = column.type.value_type if pa.types.is_dictionary(column.type) else column.type
         if pa.types.is_string(type_) or pa.types.is_large_string(type_):
             columns[name] = column.cast(_STRING)
+            columns[name].validate(full=True)
         elif pa.types.is_boolean(type_):
             columns[name] = column
-        elif pa.types.is_integer(type_) and type_ != pa.uint64():
-            columns[name] = column.cast(_LONG)
-        elif pa.types.is_floating(type_) or pa.types.is_decimal(type_) or pa.types.is_integer(type_):
+        elif pa.types.is_integer(type_):
+            columns[name] = column.cast(_UNSIGNED if type_ == _UNSIGNED else _LONG)
+        elif pa.types.is_floating(type_) or pa.types.is_decimal(type_):
             columns[name] = column.cast(_DOUBLE, safe=False)
         elif not pa.types.is_null(type_):
             raise TypeError(f"the column {name!r} is {column.type}, not of numbers, booleans or strings")
@@ -352,7 +324,7 @@ def _as_table(found: Any, n: int) -> Any:
     return pa.table(columns) if columns else pa.table({"": pa.nulls(n, _DOUBLE)})
 
 
-def _maps(payloads: Any, result: _Result) -> Any:
+def _maps(payloads: Any, result: Result) -> Any:
     """Parse payloads that may be Maps. Returns the others, with null in place of Maps, or None if there are none."""
     where = _begin_with_tag(payloads, MAP)
     if where is None:
@@ -374,7 +346,7 @@ _NUMERIC = np.zeros(256, np.bool_)
 _NUMERIC[[9, 10, 13, 32, 0x2D, *range(0x30, 0x3A)]] = True
 
 
-def _plain_numbers(payloads: Any, result: _Result) -> None:
+def _plain_numbers(payloads: Any, result: Result) -> None:
     """Add the payloads that are only a number."""
     starts, data = octets(payloads)
     if not len(payloads) or not len(data):
@@ -402,15 +374,6 @@ def _begin_with_tag(payloads: Any, tag: int) -> Bools | None:
         return None
     found &= (starts[1:] > starts[:-1]) & valid(payloads)
     return found
-
-
-def _is_text(value: str) -> bool:
-    """Return whether a string can be UTF-8; a JSON escape may produce half a surrogate pair."""
-    try:
-        value.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
 
 
 def _triage(payloads: Any) -> tuple[Rows, Bools]:
@@ -464,217 +427,3 @@ def _is_utf8(payloads: Any) -> bool:
     except pa.ArrowInvalid:
         return False
     return True
-
-
-class _Result:
-    """Results so far; rows may arrive in any order."""
-
-    def __init__(self, n: int, identity: Identity):
-        self.n = n
-        self.fields = identity.fields()
-        self.numbers: dict[str, int] = {}
-        #: By slot, each row's value, of a board its number; and _NONE, _GOOD or _BAD.
-        self.values = {slot: np.zeros(n, np.int64) for slot in SLOTS}
-        self.states = {slot: np.zeros(n, np.uint8) for slot in SLOTS}
-        self.failed: dict[int, str] = {}
-        self.metrics: list[Metric] = []
-        #: Metrics that belong to the identity of some rows: slot, name, rows and Arrow array.
-        self.reserved: list[tuple[str, str, Rows, Any]] = []
-        self.single: dict[tuple[str, bool], list[tuple[int, Any]]] = defaultdict(list)
-
-    def fail(self, row: int, where: str, error: Exception) -> None:
-        """Note that the decoder of a topic failed."""
-        self.failed[row] = f"{where}: {type(error).__name__}: {error}"[:1000]
-
-    def add(self, row: int, value: Mapping[str, Any]) -> None:
-        """Add one payload that Python parsed."""
-        for key, item in value.items():
-            if not _is_text(key):
-                continue
-            slot = self.fields.get(key)
-            if slot is not None and item is not None:
-                self._set(row, slot, item)
-            if isinstance(item, str):
-                if _is_text(item):
-                    self.single[key, True].append((row, item))
-            elif isinstance(item, Time):
-                self.single[key, True].append((row, time_text(item)))
-            elif isinstance(item, (int, float)):
-                self.single[key, False].append((row, _double(item)))
-
-    def _set(self, row: int, slot: str, item: Any) -> None:
-        good = True
-        if slot == _BOARD:
-            good = isinstance(item, str) and _is_text(item)
-            item = self.numbers.setdefault(item, len(self.numbers)) if good else 0
-        elif slot == TIME:
-            item = int(item) // 1000 if isinstance(item, Time) else item
-            good = type(item) is int and 0 <= item <= _MAX_TIME
-        else:
-            good = _is_integer(item)
-        self.values[slot][row] = item if good else 0
-        self.states[slot][row] = _GOOD if good else _BAD
-
-    def _set_column(self, slot: str, rows: Rows, column: Any) -> None:
-        """Set a slot in some rows from an Arrow array without nulls."""
-        if slot == _BOARD:
-            good = np.full(len(rows), column.type == _STRING)
-            found = np.zeros(len(rows), np.int64)
-            if column.type == _STRING:
-                names = column.dictionary_encode()
-                found = number(names.dictionary.to_pylist(), self.numbers)[numbers(names.indices)]
-        elif column.type == _LONG:
-            found = numbers(column)
-            good = (found >= 0) & (found <= (_MAX_TIME if slot == TIME else _MAX_INTEGER))
-        else:
-            found = np.zeros(len(rows), np.int64)
-            good = np.zeros(len(rows), np.bool_)
-        self.values[slot][rows] = found
-        self.states[slot][rows] = np.where(good, _GOOD, _BAD)
-
-    def add_texts(self, slot: str, texts: Any) -> None:
-        """Set a slot from texts that are not in the payload, null where there is none."""
-        there = valid(texts)
-        if not there.any():
-            return
-        rows = np.flatnonzero(there)
-        texts = texts.drop_null()
-        if slot == _BOARD:
-            self._set_column(slot, rows, texts)
-            return
-        found = texts.dictionary_encode()
-        names = found.dictionary.to_pylist()
-        good = [whole_number(text) for text in names]
-        whole = [int(text) if fine else -1 for text, fine in zip(names, good, strict=True)]
-        self._set_column(slot, rows, pa.array(np.array(whole, np.int64)[numbers(found.indices)]))
-
-    def add_columns(self, rows: Rows, table: Any) -> None:
-        """Add payloads as columns of strings, doubles, booleans and longs, null where a key is missing or null."""
-        for name in table.schema.names:
-            column = one(table[name])
-            if column.null_count == len(column):
-                continue
-            there = valid(column)
-            slot = self.fields.get(name)
-            if slot is None:
-                self._metric(name, rows, column, there)
-                continue
-            every = bool(there.all())
-            mine = rows if every else rows[there]
-            column = column if every else column.drop_null()
-            self._set_column(slot, mine, column)
-            self.reserved.append((slot, name, mine, column))
-
-    def add_maps(self, rows: Rows, found: Maps) -> None:
-        """Add Maps that numpy parsed."""
-        for name, own in self.fields.items():
-            self._add_slot(own, name, rows, found)
-        for column in found.columns:
-            at = rows[column.rows]
-            slot = self.fields.get(column.name)
-            is_number = isinstance(column.values, np.ndarray)
-            if slot is not None:
-                self.reserved.append(
-                    (slot, column.name, at, pa.array(column.values) if is_number else column.values)
-                )
-            elif len(at):
-                self.metrics.append(
-                    Metric(
-                        column.name,
-                        at,
-                        column.values if is_number else None,
-                        None if is_number else column.values,
-                    )
-                )
-
-    def _add_slot(self, slot: str, name: str, rows: Rows, found: Maps) -> None:
-        """Set a slot from Maps."""
-        times = found.times.get(name, _NO_INTEGERS)
-        for column in found.columns:
-            if column.name == name:
-                self.states[slot][rows[column.rows]] = _BAD
-                if slot == _BOARD and not isinstance(column.values, np.ndarray):
-                    self._set_column(slot, rows[column.rows], column.values)
-        if slot == _BOARD:
-            self.states[slot][rows[times.rows]] = _BAD
-            return
-        whole = found.integers.get(name, _NO_INTEGERS)
-        self._set_column(slot, rows[whole.rows], pa.array(whole.values))
-        if slot == TIME:
-            self._set_column(slot, rows[times.rows], pa.array(times.values // 1000))
-
-    def _metric(self, name: str, rows: Rows, column: Any, where: Bools) -> None:
-        count = int(np.count_nonzero(where))
-        if not count:
-            return
-        every = count == len(where)
-        here = rows if every else rows[where]
-        if column.type == _STRING:
-            self.metrics.append(Metric(name, here, None, column if every else column.filter(pa.array(where))))
-            return
-        values = numbers(column.cast(pa.uint8()) if column.type == _BOOL else column).astype(
-            np.float64, copy=False
-        )
-        self.metrics.append(Metric(name, here, values if every else values[where], None))
-
-    def parsed(self) -> Parsed:
-        """Return the results."""
-        claimed = np.logical_and.reduce([self.states[slot] != _NONE for slot in PARTS])
-        good = np.logical_and.reduce([self.states[slot] == _GOOD for slot in PARTS])
-        bad = claimed & ~good
-        bad[list(self.failed)] = True
-        good &= ~bad
-        timed = good & (self.states[TIME] == _GOOD)
-        # An identity and its time are not metrics.
-        hidden = {slot: bad | (timed if slot == TIME else claimed) for slot in SLOTS}
-        for slot, name, rows, column in self.reserved:
-            shown = ~hidden[slot][rows]
-            if shown.any():
-                self._metric(name, rows, column, shown)
-        metrics = [*self.metrics, *self._singles()]
-        if bad.any() or self.single:
-            metrics = [
-                found
-                for metric in metrics
-                if (found := _shown(metric, hidden.get(self.fields.get(metric.name, ""), bad))) is not None
-            ]
-        return Parsed(
-            np.where(good, self.values[_BOARD], -1).astype(np.int32),
-            list(self.numbers),
-            self.values[PARTS[1]],
-            self.values[PARTS[2]],
-            np.where(timed, self.values[TIME], -1),
-            bad,
-            metrics,
-            self.failed,
-        )
-
-    def _singles(self) -> Iterator[Metric]:
-        for (name, is_string), items in self.single.items():
-            rows = np.array([row for row, _ in items], np.int64)
-            values = [value for _, value in items]
-            if is_string:
-                yield Metric(name, rows, None, pa.array(values, _STRING))
-            else:
-                yield Metric(name, rows, np.array(values, np.float64), None)
-
-
-def _shown(metric: Metric, hidden: Bools) -> Metric | None:
-    """Return a metric without its values in some rows, or None if nothing is left."""
-    hide = hidden[metric.rows]
-    if not hide.any():
-        return metric
-    if hide.all():
-        return None
-    show = ~hide
-    texts = None if metric.strings is None else metric.strings.filter(pa.array(show))
-    return Metric(
-        metric.name, metric.rows[show], None if metric.numbers is None else metric.numbers[show], texts
-    )
-
-
-def _double(value: float) -> float:
-    try:
-        return float(value)
-    except OverflowError:
-        return math.copysign(math.inf, value)

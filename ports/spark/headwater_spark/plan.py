@@ -8,17 +8,25 @@ from __future__ import annotations
 
 import os
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from itertools import pairwise
 from typing import Any, NamedTuple
 
-from headwater_host.capture.filesystem import Location, Storage, base_name, is_remote, local_path
+from headwater_host.capture.filesystem import (
+    Location,
+    Storage,
+    base_name,
+    is_remote,
+    local_path,
+    parse_storage,
+)
+from headwater_host.capture.log_id import LogIdError
 from headwater_host.capture.manifest import Listing, Segment, list_log
 from headwater_host.capture.problem import Problem
 from headwater_host.capture.reader import lost_end
 from headwater_host.capture.scan import BlockInfo, scanning
-from headwater_spark.positions import Position, advance, later, removed_before, rest
+from headwater_spark.positions import Position, Reach, advance, later, removed_before, rest
 
 #: A position as one number in the order of the log: the segment's number in the plan, then the offset.
 OFFSET_BITS = 40
@@ -33,11 +41,20 @@ class Log(NamedTuple):
     storage: Storage = ()
 
     @classmethod
-    def at(cls, location: Location, storage: Storage = ()) -> Log:
+    def at(cls, location: Location, storage: Mapping[str, str] | Iterable[tuple[str, str]] = ()) -> Log:
         """Return the log at a location, with an absolute path. Raises LocationError."""
-        return cls(
-            os.fspath(location) if is_remote(location) else str(local_path(location).absolute()), storage
-        )
+        found = os.fspath(location) if is_remote(location) else str(local_path(location).absolute())
+        return cls(found, parse_storage(storage))
+
+
+def by_id(logs: Iterable[tuple[str, Log]]) -> dict[str, Log]:
+    """Return logs by their ids. Raises LogIdError if two have the same."""
+    found: dict[str, Log] = {}
+    for name, log in logs:
+        known = found.setdefault(name, log)
+        if known != log:
+            raise LogIdError(f"{known.location} and {log.location} are copies of one log: name one of them")
+    return found
 
 
 class Span(NamedTuple):
@@ -49,6 +66,10 @@ class Span(NamedTuple):
     def meets(self, first_ns: int, last_ns: int) -> bool:
         """Return whether records between these times, both included, may be in the span."""
         return first_ns < self.until and last_ns >= self.since
+
+    def within(self, other: Span) -> Span:
+        """Return the times that are in both spans."""
+        return Span(max(self.since, other.since), min(self.until, other.until))
 
 
 #: All times.
@@ -213,9 +234,10 @@ def plan(
     """
     listing = list_log(directory, storage)
     problems = _outside(listing.problems, start, upto)
-    end, torn = (later(listing, start, upto), None) if upto is not None else advance(listing, start)[::2]
+    reach = Reach(later(listing, start, upto)) if upto is not None else advance(listing, start)
+    end = reach.end
     removed = removed_before(listing, start, end)
-    problems += [problem for problem in (torn, removed) if problem is not None]
+    problems += [problem for problem in (reach.torn, removed) if problem is not None]
     parts = _parts(listing, start, end, span)
 
     def target(size: int) -> float:

@@ -5,6 +5,8 @@ Everything before a position is read, and it stays valid while the log grows, is
 
 from __future__ import annotations
 
+import math
+import re
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
@@ -12,6 +14,9 @@ from headwater_host.capture.format import parse_segment_name
 from headwater_host.capture.manifest import Listing, Segment
 from headwater_host.capture.problem import MISSING, TORN, Problem
 from headwater_host.capture.scan import BlockInfo, Scan, scanning
+
+_LOG_ID = re.compile("[0-9a-f]{32}")
+_LARGEST = (1 << 63) - 1
 
 
 class Position(NamedTuple):
@@ -45,11 +50,38 @@ class Position(NamedTuple):
         """Return the position that `_asdict` wrote. Raises ValueError for anything else."""
         try:
             position = cls(*(found[name] for name in cls._fields))
-            if all(type(value) is int and value >= 0 for value in position[1:]) and position.segment >= 0:
+            counts = all(type(value) is int and 0 <= value <= _LARGEST for value in position[1:])
+            if counts and position.segment >= 0:
                 return position
         except (KeyError, TypeError, ValueError):
             pass
         raise ValueError(f"{found!r} is not a position in a log")
+
+
+def parse_positions(found: Any) -> dict[str, Position]:
+    """Return positions by log id from JSON: an object by log id, a row of the view `positions`, or a list of rows.
+
+    Raises ValueError for anything else.
+    """
+    rows = found
+    try:
+        if isinstance(found, Mapping):
+            rows = [found] if "log" in found else [{"log": log} | one for log, one in found.items()]
+        positions = {row["log"]: Position.from_json(row) for row in rows}
+        if (
+            isinstance(rows, list)
+            and len(positions) == len(rows)
+            and all(_LOG_ID.fullmatch(log) for log in positions)
+        ):
+            return positions
+    except (KeyError, TypeError, ValueError):
+        pass
+    raise ValueError(f"{found!r} does not have a position for each of some logs")
+
+
+def format_positions(positions: Mapping[str, Position]) -> dict[str, Any]:
+    """Return positions as a JSON object by log id."""
+    return {log: position._asdict() for log, position in positions.items()}
 
 
 class Limits(NamedTuple):
@@ -58,18 +90,38 @@ class Limits(NamedTuple):
     bytes: int | None = None
     rows: int | None = None
 
+    def cover(self, size: int, rows: int) -> bool:
+        """Return whether a number of bytes and of records is within the limits."""
+        return (self.bytes is None or size <= self.bytes) and (self.rows is None or rows <= self.rows)
+
+    def used(self, size: int, rows: int) -> float:
+        """Return the share of the limits that bytes and records use: of two shares, the larger one."""
+        return max(size / (self.bytes or math.inf), rows / (self.rows or math.inf))
+
+    def left(self, size: int, rows: int) -> Limits:
+        """Return what is left of the limits after some bytes and records."""
+        return Limits(
+            None if self.bytes is None else max(0, self.bytes - size),
+            None if self.rows is None else max(0, self.rows - rows),
+        )
+
+    def part(self, count: int) -> Limits:
+        """Return one of `count` equal parts."""
+        return Limits(*(None if limit is None else limit // count for limit in self))
+
 
 UNLIMITED = Limits()
 
 
 class Reach(NamedTuple):
-    """The result of `advance`: a position, the bytes up to it, and the torn tail after it.
+    """The result of `advance`: a position, the bytes and records up to it, and the torn tail after it.
 
-    `end` is None if the start is None and the log has no blocks.
+    `end` is None if the start is None and the log has no blocks. Without a limit of records, `rows` is approximate.
     """
 
     end: Position | None
     bytes: int = 0
+    rows: int = 0
     torn: Problem | None = None
 
 
@@ -123,7 +175,32 @@ def advance(
                 break
         except FileNotFoundError:
             continue  # retention removed it after the listing
-    return Reach(walk.end, walk.bytes, walk.torn)
+    return Reach(walk.end, walk.bytes, walk.rows, walk.torn)
+
+
+class Unread(NamedTuple):
+    """A log to read from `start`, and not after `until`."""
+
+    listing: Listing
+    start: Position
+    until: Position | None = None
+
+
+def advance_all(logs: Mapping[str, Unread], limits: Limits) -> dict[str, Position]:
+    """Return how far to read in each of several logs: in all, at most `limits`, but at least one block of each.
+
+    Each log may use an equal part of the limits, and what a log does not need is shared by the others.
+    """
+    reaches = {log: advance(*one[:2], limits, one.until) for log, one in logs.items()}
+    # The smallest first: what it leaves is for the others.
+    order = sorted(reaches, key=lambda log: limits.used(*reaches[log][1:3]))
+    left = limits
+    for number, log in enumerate(order):
+        part, one = left.part(len(order) - number), logs[log]
+        if not part.cover(*reaches[log][1:3]):
+            reaches[log] = advance(*one[:2], part, one.until)
+        left = left.left(*reaches[log][1:3])
+    return {log: reach.end for log, reach in reaches.items() if reach.end is not None}
 
 
 class _Advance:
@@ -138,10 +215,7 @@ class _Advance:
         self.torn: Problem | None = None
 
     def _fits(self, size: int, rows: int) -> bool:
-        most_bytes, most_rows = self.limits
-        return (most_bytes is None or self.bytes + size <= most_bytes) and (
-            most_rows is None or self.rows + rows <= most_rows
-        )
+        return self.limits.cover(self.bytes + size, self.rows + rows)
 
     def take(self, segment: Segment, at: int, until: Position | None) -> bool:
         """Advance in a segment, at most to `until`. Return False if a limit is reached."""

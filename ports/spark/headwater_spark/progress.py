@@ -1,106 +1,62 @@
-"""Show the progress of steps that take longer than two seconds: share, rows, bytes, rate and time left.
+"""Report the rows that tasks have done, for the display of a run's progress.
 
-On a terminal one line is rewritten; otherwise a line is printed every few seconds.
+Tasks report within their parts: each process of Spark's workers writes the rows that it has done into a file of its
+own, in a folder of the driver. On other machines there is no such folder, and only completed tasks count.
 """
 
 from __future__ import annotations
 
-import sys
-import threading
-import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from typing import NamedTuple, TextIO
+import os
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import TypeVar
 
-#: Returns the completed share of a step, from 0 to 1.
-Share = Callable[[], float]
+T = TypeVar("T")
 
 
-class Step(NamedTuple):
-    """A step of a run: its name, and its rows and bytes if they are known."""
+class _Report:
+    """The rows that this process has done in a step."""
 
-    what: str
-    rows: int = 0
-    size: int = 0
+    def __init__(self) -> None:
+        self.folder = ""
+        self._fd = -1
+        self._rows = 0.0
 
-
-class Display:
-    """Show steps on a stream.
-
-    A step is shown after `delay` seconds, then every `every` seconds: by default .5 on a terminal and 5 elsewhere.
-    """
-
-    def __init__(
-        self,
-        stream: TextIO | None = None,
-        *,
-        delay: float = 2.0,
-        every: float | None = None,
-        prefix: str = "pipeline: ",
-    ):
-        self._stream = stream or sys.stderr
-        self._terminal = self._stream.isatty()
-        self._delay = delay
-        self._every = every if every is not None else 0.5 if self._terminal else 5.0
-        self._prefix = prefix
-
-    @contextmanager
-    def step(self, step: Step, share: Share) -> Iterator[None]:
-        """Show a step while the block runs. `share` is called in another thread; its errors end the display."""
-        ended = threading.Event()
-        shown = threading.Thread(target=self._show, args=(step, share, ended), daemon=True)
-        shown.start()
+    def begin(self, folder: str) -> None:
+        """Begin to report to a folder, or continue."""
+        if folder == self.folder:
+            return
+        if self._fd >= 0:
+            os.close(self._fd)
+        self.folder, self._rows = folder, 0.0
         try:
-            yield
-        finally:
-            ended.set()
-            shown.join()
+            self._fd = os.open(f"{folder}/{os.getpid()}", os.O_WRONLY | os.O_CREAT, 0o600)
+        except OSError:
+            self._fd = -1  # the driver is on another machine
 
-    def _show(self, step: Step, share: Share, ended: threading.Event) -> None:
-        began = time.monotonic()
-        wait = self._delay
-        while not ended.wait(wait):
-            wait = self._every
-            try:
-                text = describe(step, share(), time.monotonic() - began)
-            except Exception:
-                break  # the step goes on without a display
-            # On a terminal, the cursor goes back, and what a longer line has left is erased.
-            self._write(f"\r{self._prefix}{text}\x1b[K" if self._terminal else f"{self._prefix}{text}\n")
-        if self._terminal and wait == self._every:
-            self._write("\r\x1b[K")
-
-    def _write(self, text: str) -> None:
-        self._stream.write(text)
-        self._stream.flush()
+    def add(self, rows: float) -> None:
+        """Add rows."""
+        self._rows += rows
+        if self._fd >= 0:
+            with suppress(OSError):  # a full disk
+                os.pwrite(self._fd, b"%20d" % self._rows, 0)
 
 
-def describe(step: Step, share: float, seconds: float) -> str:
-    """Describe a step of which a share was completed in some seconds."""
-    share = min(max(share, 0.0), 1.0)
-    parts = [f"{step.what}: {100 * share:.0f} %"]
-    for total, unit in ((step.rows, " rows"), (step.size, "B")):
-        if total:
-            parts.append(f"{_amount(share * total)}{unit} of {_amount(total)}{unit}")
-    rate, unit = (step.rows, " rows") if step.rows else (step.size, "B")
-    if share and rate:
-        parts.append(f"{_amount(share * rate / seconds)}{unit}/s")
-    if share:
-        parts.append(f"{_length(seconds / share - seconds)} left")
-    return ", ".join(parts)
+_report = _Report()
 
 
-def _amount(count: float) -> str:
-    """Return a count with three digits, followed by a space and its unit's prefix."""
-    for prefix, of in (("G", 1e9), ("M", 1e6), ("k", 1e3)):
-        if count >= of:
-            return f"{count / of:.3g} {prefix}"
-    return f"{count:.0f}"
+def reporting(folder: str, work: Callable[[int], T], number: int) -> T:
+    """Return `work(number)`, whose rows (`add_rows`) are reported to `folder`."""
+    _report.begin(folder)
+    return work(number)
 
 
-def _length(seconds: float) -> str:
-    if seconds < 60:
-        return f"{seconds:.0f} s"
-    if seconds < 3600:
-        return f"{seconds // 60:.0f} min {seconds % 60:.0f} s"
-    return f"{seconds // 3600:.0f} h {seconds % 3600 // 60:.0f} min"
+def add_rows(rows: float) -> None:
+    """Report further rows that the running task has done."""
+    _report.add(rows)
+
+
+def rows_in(folder: str) -> int:
+    """Return how many rows all processes have reported to a folder."""
+    return sum(int(path.read_bytes() or 0) for path in Path(folder).iterdir())

@@ -10,20 +10,22 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from datetime import datetime, timezone
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow.compute as pc
 
+from headwater_host.capture.filesystem import Location
 from headwater_host.capture.format import PROTOCOLS
+from headwater_host.progress import Display
 from headwater_spark import arrow, delta, page, records
 from headwater_spark.buckets import KINDS
 from headwater_spark.overview import NO_BOARD, Options, overview
-from headwater_spark.progress import Display
+from headwater_spark.place import Place
 from headwater_spark.records import Record
 from headwater_spark.stats import Stat, Stats, percentile
-from headwater_spark.verdict import Finding, verdict
+from headwater_spark.tables import FRAMES
+from headwater_spark.verdict import Finding, label, printable, verdict
 
 if TYPE_CHECKING:
     import os
@@ -139,15 +141,14 @@ def summary(result: Result) -> dict[str, Any]:
     }
 
 
-def compare(messages: str | os.PathLike[str], sent: Iterable[str | os.PathLike[str]]) -> list[Compared]:
+def compare(messages: Location | Place, sent: Iterable[str | os.PathLike[str]]) -> list[Compared]:
     """Compare each board's own record with the table in the directory `messages`.
 
     `sent` are files of the form that `headwater_spark.records` describes.
     """
     found = records.read(sent)
     columns = ["board", "boot", "seq", "copies", "time_ns", "sent_ns"]
-    folder = Path(messages)
-    table = delta.dataset(folder.parent, folder.name).to_table(columns=columns)
+    table = delta.dataset_at(Place.at(messages)).to_table(columns=columns)
     table = table.filter(pc.is_valid(table["board"]))
     boards = sorted(found.keys() | set(pc.unique(table["board"]).to_pylist()))
     return [
@@ -177,14 +178,17 @@ def _compare(board: str, record: Record, rows: Any) -> Compared:
     )
 
 
-def write(result: Result, folder: Path, sent: Sequence[str | os.PathLike[str]] = ()) -> dict[str, Any]:
-    """Write a run's report to its folder and return its numbers. `sent` are the boards' own records."""
+def write(
+    result: Result, out: Location | Place, sent: Sequence[str | os.PathLike[str]] = ()
+) -> dict[str, Any]:
+    """Write a run's report beside its tables and return its numbers. `sent` are the boards' own records."""
+    folder = Place.at(out)
     numbers = summary(result)
     if sent:
         numbers["compared"] = [asdict(row) for row in compare(folder / "messages", sent)]
-    (folder / "report.json").write_text(json.dumps(numbers, indent=1) + "\n", encoding="utf-8")
+    (folder / "report.json").write((json.dumps(numbers, indent=1) + "\n").encode())
     sections: list[tuple[str, Sequence[dict[str, Any]]]] = [
-        ("Comparison with the boards' own records", numbers["compared"] or ()),
+        ("Comparison with the boards' own records", _labelled(numbers["compared"] or ())),
         ("Rows written by this run", _counted(numbers["tables"], "table")),
         ("Protocols", numbers["protocols"]),
         ("Undecoded frames", numbers["undecoded"]),
@@ -195,21 +199,26 @@ def write(result: Result, folder: Path, sent: Sequence[str | os.PathLike[str]] =
 
 
 def write_page(
-    tables: Path,
-    path: Path,
+    tables: Location | Place,
+    page_at: Location | Place,
     options: Options | None = None,
     *,
     title: str = "",
     sections: Sequence[tuple[str, Sequence[dict[str, Any]]]] = (),
     display: Display | None = None,
 ) -> list[Finding]:
-    """Write a page about the tables in a directory and return its verdict. `display` shows what takes long.
+    """Write a page about the tables in `tables` to a file and return its verdict. `display` shows what takes long.
 
-    `sections` are titles and rows of further tables. Raises FileNotFoundError when a table does not exist.
+    `sections` are titles and rows of further tables. Raises FileNotFoundError when a table does not exist,
+    UnknownBoardError for a board without messages in the span.
     """
     found = overview(tables, options, display)
-    path.write_text(page.render(found, title or str(tables), sections), encoding="utf-8")
+    Place.at(page_at).write(page.render(found, title or str(tables), sections).encode())
     return verdict(found)
+
+
+def _labelled(rows: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+    return [row | {"board": label(row["board"])} for row in rows]
 
 
 def _counted(counts: dict[str, int], name: str) -> list[dict[str, Any]]:
@@ -217,7 +226,7 @@ def _counted(counts: dict[str, int], name: str) -> list[dict[str, Any]]:
 
 
 def headline(numbers: dict[str, Any]) -> str:
-    """Summarize a run in one sentence."""
+    """Summarize a run that read frames in one sentence."""
     tables = numbers["tables"]
     logical = ", ".join(
         f"{n} {'logical messages ' if k == 0 else ''}{kind}"
@@ -233,12 +242,21 @@ def headline(numbers: dict[str, Any]) -> str:
     )
 
 
+def up_to_date(out: Place) -> str:
+    """Say, for a run that found nothing to read, how far the tables are."""
+    ends = [file.last_ns for file in delta.live(out, FRAMES).files if file.last_ns is not None]
+    last = f" up to the last frame, received at {_time(max(ends))}" if ends else ": no frames"
+    return f"Nothing new: the tables have everything that the logs have{last}."
+
+
+def _cell(value: Any) -> str:
+    return label(value) if isinstance(value, str) else printable(value)
+
+
 def text_table(rows: Sequence[dict[str, Any]]) -> str:
-    """Format rows as aligned text with their keys as the header."""
-    if not rows:
-        return "(nothing)"
+    """Format rows, at least one, as aligned text with their keys as the header."""
     head = list(rows[0])
-    cells = [head, *([page.printable(row[name]) for name in head] for row in rows)]
+    cells = [head, *([_cell(row[name]) for name in head] for row in rows)]
     widths = [max(len(line[k]) for line in cells) for k in range(len(head))]
     left = [isinstance(rows[0][name], str) for name in head]
     return "\n".join(

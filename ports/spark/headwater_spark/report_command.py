@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
-from headwater_host.cli.options import directory
+from headwater_host.capture.filesystem import LocationError
+from headwater_host.cli.options import FILE, LOCATION, REPEATABLE, STORAGE, STORAGE_HELP, option
 from headwater_host.exits import FAILED, OK, USAGE, CommandError
+from headwater_spark.arguments import existing_tables
 
 
 def add_parser(actions: Any) -> None:
@@ -18,20 +18,16 @@ def add_parser(actions: Any) -> None:
         help="make a page from the tables",
         description=(
             "Summarize the tables of a pipeline in one HTML page and print its verdict. The exit code is 1 if "
-            "acknowledged messages are lost or the log is damaged."
+            "acknowledged messages are lost or the log is damaged. Needs no Java."
         ),
     )
-    for name, metavar, kind, default, what in _OPTIONS:
-        action = "append" if default == [] else "store"
-        parser.add_argument(
-            name,
-            metavar=metavar,
-            type=kind,
-            default=default,
-            required=name == "--tables",
-            action=action,
-            help=what,
-        )
+    option(parser, "--tables", "Directory of the tables, or its URI (s3://...)", LOCATION, required=True)
+    option(parser, "--storage", STORAGE_HELP, STORAGE)
+    option(parser, "--out", "The page; default: report.html in DIR", FILE)
+    text = "First receive time; default: 7 days before the last"
+    option(parser, "--since", text, type=_time, metavar="TIME")
+    option(parser, "--until", "Only messages received before; default: all", type=_time, metavar="TIME")
+    option(parser, "--board", "Show values and gaps of this board; repeatable", REPEATABLE, metavar="NAME")
 
 
 def _time(text: str) -> int:
@@ -43,31 +39,27 @@ def _time(text: str) -> int:
         raise argparse.ArgumentTypeError(f"{text}: {error}") from error
 
 
-# Name, metavar, type, default (a list: repeatable), help.
-_OPTIONS: tuple[tuple[str, str, Callable[[str], Any], Any, str], ...] = (
-    ("--tables", "DIR", directory, None, "Directory of the tables"),
-    ("--out", "FILE", Path, None, "The page; default: report.html in DIR"),
-    ("--since", "TIME", _time, None, "First receive time; default: 7 days before the last"),
-    ("--until", "TIME", _time, None, "Only messages received before; default: all"),
-    ("--board", "NAME", str, [], "Show values and gaps of this board; repeatable"),
-)
-
-
 def run(args: argparse.Namespace) -> int:
     """Write the page and print its verdict. Returns 1 if a finding is serious."""
-    from headwater_spark.overview import Options
-    from headwater_spark.progress import Display
+    from headwater_host.progress import Display
+    from headwater_spark.overview import Options, UnknownBoardError
     from headwater_spark.report import write_page
     from headwater_spark.verdict import headline
 
-    if not args.tables.is_dir():
-        raise CommandError(f"--tables: {args.tables} is not a directory", USAGE)
-    path = args.out or args.tables / "report.html"
+    tables = existing_tables("--tables", args.tables, args.storage)
+    path = args.out or tables / "report.html"
+    if args.since is not None and args.until is not None and args.since >= args.until:
+        raise CommandError("--since is not before --until", USAGE)
     options = Options(args.since, args.until, tuple(args.board))
     try:
-        findings = write_page(args.tables, path, options, display=Display())
+        findings = write_page(tables, path, options, display=Display())
+    except UnknownBoardError as error:
+        raise CommandError(f"--board {error}", USAGE) from error
+    except LocationError as error:
+        raise CommandError(str(error), USAGE) from error
     except OSError as error:
-        raise CommandError(str(error), FAILED) from error
+        what = f"{error.filename}: {error.strerror}" if error.filename else str(error)
+        raise CommandError(what, FAILED) from error
     print(f"{headline(findings)}:")
     for finding in findings:
         print(f"{finding.level:4}  {finding.text}")

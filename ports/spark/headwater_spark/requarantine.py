@@ -21,7 +21,9 @@ from headwater_spark.arrow import Bools
 from headwater_spark.columns import Stored
 from headwater_spark.delta import Change
 from headwater_spark.part import BAD_MQMDE, DECODER_FAILED, IDENTITY_CONFLICT
-from headwater_spark.tables import FRAMES, PARTITION, QUARANTINE, File, Writer
+from headwater_spark.place import Place
+from headwater_spark.stored import as_written
+from headwater_spark.tables import FRAMES, PARTITION, QUARANTINE, File, Writer, open_parquet
 
 #: The name of a batch of this kind.
 REQUARANTINE = "requarantine"
@@ -45,7 +47,7 @@ class Taken:
     last_ns: int = 0
 
 
-def take(out: Path, files: Sequence[File], number: int, work: Path, filters: Sequence[str]) -> Taken:
+def take(out: Place, files: Sequence[File], number: int, work: Path, filters: Sequence[str]) -> Taken:
     """Take the frames and messages in some files of the quarantine whose frame is in the table `frames`.
 
     `work` is a directory for the frames, `number` that of the batch. Messages whose decoder failed are taken if it was
@@ -56,7 +58,7 @@ def take(out: Path, files: Sequence[File], number: int, work: Path, filters: Seq
     places: dict[Any, set[_Place]] = defaultdict(set)
     for file in files:
         if file.date is not None:  # blocks have no time
-            rows[file.path] = pq.ParquetFile(out / QUARANTINE.name / file.path).read()
+            rows[file.path] = open_parquet(out / QUARANTINE.name / file.path).read()
             places[file.date] |= set(
                 _places(rows[file.path].filter(pa.array(_again(rows[file.path], filters))))
             )
@@ -72,7 +74,7 @@ def take(out: Path, files: Sequence[File], number: int, work: Path, filters: Seq
         taken.count += int(np.count_nonzero(mine))
         taken.change.remove.append(path)
         with Writer(QUARANTINE, out, label) as writer:
-            writer.write(_encoded(table.filter(pa.array(~mine)).combine_chunks()))
+            writer.write(as_written(table.filter(pa.array(~mine)), QUARANTINE))
         taken.change.add += writer.files
     return taken
 
@@ -92,7 +94,7 @@ def _places(table: Any) -> Iterable[_Place]:
     return zip(*(table[name].to_pylist() for name in _PLACE), strict=True)
 
 
-def _write_frames(out: Path, date: str, places: set[_Place], work: Path, taken: Taken) -> set[_Place]:
+def _write_frames(out: Place, date: str, places: set[_Place], work: Path, taken: Taken) -> set[_Place]:
     """Write the frames of a date at some places as parts. Returns the places that were found."""
     keys = pa.table([pa.array(column) for column in zip(*sorted(places), strict=True)], _PLACE)
     condition = (
@@ -103,7 +105,7 @@ def _write_frames(out: Path, date: str, places: set[_Place], work: Path, taken: 
     frames = delta.dataset(out, FRAMES.name).to_table(columns=FRAMES.names, filter=condition)
     mine = [k for k, place in enumerate(_places(frames)) if place in places]
     frames = frames.take(pa.array(mine, pa.int64())).sort_by([(name, "ascending") for name in _PLACE])
-    work.mkdir(parents=True, exist_ok=True)
+    work.mkdir(exist_ok=True)
     for first in range(0, frames.num_rows, _PART_ROWS):
         part = frames.slice(first, _PART_ROWS)
         index = len(taken.partitions)
@@ -116,17 +118,3 @@ def _write_frames(out: Path, date: str, places: set[_Place], work: Path, taken: 
         taken.size += part.nbytes
         taken.partitions.append([Stored(str(path), index, 0, part.nbytes)])
     return set(_places(frames))
-
-
-def _encoded(table: Any) -> dict[str, Any]:
-    """Return rows of the quarantine as its writer takes them."""
-    columns = {}
-    for f in QUARANTINE.arrow:
-        column = table[f.name]
-        column = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
-        if isinstance(column, pa.ChunkedArray):
-            column = pa.concat_arrays(column.chunks) if column.chunks else pa.nulls(0, column.type)
-        if pa.types.is_dictionary(f.type):
-            column = column.cast(f.type.value_type).dictionary_encode()
-        columns[f.name] = column
-    return columns

@@ -10,7 +10,9 @@ _SIZE = re.compile(r"([0-9]{1,18})\s*([kmg]?)(?:i?b)?", re.IGNORECASE)
 MAX_PARTITION_BYTES = 1 << 30
 MAX_BATCH_ROWS = 1 << 20
 PARTITION_BYTES = 32 << 20
-BATCH_ROWS = 1 << 15
+#: Default number of frames that the pipeline decodes at once, and of rows that the data sources give to Spark.
+BATCH_ROWS = 1 << 17
+READ_ROWS = 1 << 15
 #: Default maximum bytes of the log per micro-batch of a stream.
 TRIGGER_BYTES = 256 << 20
 #: Default time between two micro-batches of `headwater pipeline stream`, in s.

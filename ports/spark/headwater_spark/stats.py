@@ -1,8 +1,7 @@
 """Statistics of each board.
 
-Latencies are counted in buckets 1.1 % wide, so that percentiles of several parts can be computed; a percentile is
-accurate to 0.6 % or 1 µs. A board's start is a (board, boot). Its gaps are the sequence numbers missing between its
-first and last.
+Latencies are counted in buckets (`headwater_spark.latency`). A board's start is a (board, boot). Its gaps are the
+sequence numbers missing between its first and last.
 """
 
 from __future__ import annotations
@@ -14,13 +13,13 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
+import pyarrow as pa
 
-from headwater_spark.arrow import codes, numbers, one, valid
+from headwater_spark import tally
+from headwater_spark.latency import in_ms
 from headwater_spark.messages import Settled
 
-#: Buckets per factor of 2.
-_FINE = 64
+_GROUPS = ["board", "boot", "count_all"]
 
 #: (board, boot), or (None, 0) for messages without an identity.
 Start = tuple[str | None, int]
@@ -59,74 +58,33 @@ class Stat:
 Stats = dict[Start, Stat]
 
 
-def buckets(latency_us: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-    """Return the bucket of each latency; a negative latency (clocks differ) has a negative bucket."""
-    size = np.rint(_FINE * np.log2(1 + np.abs(latency_us.astype(np.float64)))).astype(np.int64)
-    result: npt.NDArray[np.int64] = np.where(latency_us < 0, -size, size)
-    return result
-
-
 def percentile(latency: Counter[int], share: float) -> float | None:
     """Return the latency in ms that a `share` (0 to 1) of the messages does not exceed, or None without messages."""
     left = max(1, math.ceil(share * sum(latency.values())))
     for bucket in sorted(latency):
         left -= latency[bucket]
         if left <= 0:
-            return math.copysign(2 ** (abs(bucket) / _FINE) - 1, bucket) / 1000
+            return float(in_ms(bucket))
     return None
 
 
-def count(table: Any, settled: Settled) -> Stats:
-    """Return the statistics of settled rows (`messages.COLUMNS`)."""
+def count(table: Any, settled: Settled, tallied: Any) -> Stats:
+    """Return the statistics of settled rows (`messages.COLUMNS`) with the tally of those that are kept."""
     result: Stats = {}
-    if not table.num_rows:
-        return result
-    seq, time_ns, sent_ns = numbers(table["seq"]), numbers(table["time_ns"]), numbers(table["sent_ns"])
-    boards: list[str | None] = [None, *one(table["board"]).dictionary.to_pylist()]
-    boot_values = one(table["boot"]).dictionary_encode()
-    boots: list[int] = [0, *boot_values.dictionary.to_pylist()]
-    wide = (codes(table["board"]) + 1) * len(boots) + codes(boot_values) + 1
-    received = np.bincount(wide[~settled.elsewhere], minlength=len(boards) * len(boots))
-    names = np.flatnonzero(received)
-    start = (np.cumsum(received > 0) - 1)[wide]
-    stats = [Stat(received=n) for n in received[names].tolist()]
-    rows = np.flatnonzero(settled.keep)
-    # Sorting 16-bit numbers takes linear time.
-    small = start[rows].astype(np.uint16) if len(names) <= 0x10000 else start[rows]
-    rows = rows[np.argsort(small, kind="stable")]
-    edges = np.searchsorted(start[rows], np.arange(len(names) + 1))
-    stored = np.diff(edges)
-    # Only starts with kept rows have extremes; the others' slices would be empty.
-    kept = np.flatnonzero(stored)
-    extremes = [
-        how.reduceat(column[rows], edges[kept]).tolist() if len(kept) else []
-        for column in (time_ns, seq)
-        for how in (np.minimum, np.maximum)
-    ]
-    for k, n, *found in zip(kept.tolist(), stored[kept].tolist(), *extremes, strict=True):
-        stat = stats[k]
-        stat.stored = n
-        stat.first_ns, stat.last_ns, stat.low, stat.high = found
-    for stat, name in zip(stats, names.tolist(), strict=True):
-        board, boot = divmod(name, len(boots))
-        result[boards[board], boots[boot]] = stat
-    timed = rows[valid(table["sent_ns"])[rows]]
-    _spread(stats, start[timed], buckets((time_ns[timed] - sent_ns[timed]) // 1000))
+    starts = tally.merge([tallied.set_column(0, "time_ns", pa.array(np.zeros(len(tallied), np.int64)))])
+    columns = ["board", "boot", "messages", "first_ns", "last_ns", "firsts", "lasts", "buckets", "timed"]
+    for board, boot, stored, first_ns, last_ns, firsts, lasts, *counts in zip(
+        *(starts[name].to_pylist() for name in columns), strict=True
+    ):
+        latency = Counter(dict(zip(*counts, strict=True)))
+        result[board, boot] = Stat(stored, stored, firsts[0], lasts[-1], first_ns, last_ns, latency)
+    others = np.flatnonzero(~settled.keep & ~settled.elsewhere)
+    if len(others):
+        found = table.select(["board", "boot"]).take(pa.array(others))
+        found = found.group_by(["board", "boot"]).aggregate([([], "count_all")])
+        for board, boot, n in zip(*(column.to_pylist() for column in found.select(_GROUPS)), strict=True):
+            result.setdefault((board, boot or 0), Stat()).received += n
     return result
-
-
-def _spread(stats: list[Stat], start: npt.NDArray[np.intp], bucket: npt.NDArray[np.int64]) -> None:
-    """Count the latencies of each start by bucket."""
-    if not len(start):
-        return
-    low = int(bucket.min())
-    width = int(bucket.max()) - low + 1
-    cells, counts = np.unique(start * width + (bucket - low), return_counts=True)
-    of, found = cells // width, (cells % width + low).tolist()
-    edges = np.flatnonzero(np.diff(of, prepend=-1)).tolist()
-    numbers_ = counts.tolist()
-    for k, begin, end in zip(of[edges].tolist(), edges, [*edges[1:], len(cells)], strict=True):
-        stats[k].latency = Counter(dict(zip(found[begin:end], numbers_[begin:end], strict=True)))
 
 
 def add(parts: Iterable[Stats]) -> Stats:

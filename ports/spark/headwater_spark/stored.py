@@ -16,15 +16,14 @@ from typing import Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
-from headwater_spark import buckets, fmq, mqmde
+from headwater_spark import buckets, fmq, mqmde, tally
 from headwater_spark.arrow import Bools, null_codes, numbers, one, strings, valid
 from headwater_spark.candidates import CANDIDATES, Aside, Candidates
 from headwater_spark.messages import COLUMNS
 from headwater_spark.part import Job, Part
 from headwater_spark.segments import Hashes, hashes
-from headwater_spark.tables import MESSAGES, File, Table, Writer
+from headwater_spark.tables import MESSAGES, File, Table, Writer, open_parquet
 from headwater_spark.topics import with_names
 
 #: Columns of `messages` that decide whether a row is a candidate.
@@ -53,7 +52,7 @@ class _Source(NamedTuple):
 
     @classmethod
     def open(cls, job: Job, table: Table, file: File) -> _Source:
-        return cls(pq.ParquetFile(job.out / table.name / file.path))
+        return cls(open_parquet(job.out / table.name / file.path))
 
     def group(self, number: int, columns: Sequence[str] | None = None) -> Any:
         # The partition is in the path, not in the file.
@@ -66,7 +65,7 @@ class _Source(NamedTuple):
 
 def find_copies(job: Job, files: Sequence[File], aside: Aside, number: int) -> Part:
     """Set aside the rows of a file of `messages` that new rows may repeat."""
-    pa.set_cpu_count(1)
+    job.begin()
     source = _Source.open(job, MESSAGES, files[number])
     with Candidates(aside, job.work, f"stored-{number:06d}") as candidates:
         first = 0
@@ -107,7 +106,7 @@ def _unsettled(rows: Any) -> Any:
 
 def find_segments(job: Job, files: Sequence[File], groups: Hashes, number: int) -> Part:
     """Pass on the segments in a file of `messages` that belong to some groups."""
-    pa.set_cpu_count(1)
+    job.begin()
     part = Part(number)
     source = _Source.open(job, MESSAGES, files[number])
     for group in source.groups:
@@ -131,13 +130,15 @@ def _keys(topic: Any, rows: Any, group_id: Hashes) -> Hashes:
 
 def edit(job: Job, edits: Sequence[Edit], number: int) -> Part:
     """Write a changed copy of a file. Without a changed row there is none."""
-    pa.set_cpu_count(1)
+    job.begin()
     one_edit = edits[number]
     table, part = one_edit.table, Part(number)
     source = _Source.open(job, table, one_edit.file)
     if not any(_changed(one_edit, source, group) for group in source.groups):
         return part
-    with Writer(table, job.out, f"{job.number:06d}-e{number:06d}") as writer:
+    label = f"e{number:06d}"
+    more: list[Any] = []
+    with Writer(table, job.out, f"{job.number:06d}-{label}") as writer:
         first = 0
         for group in source.groups:
             rows = source.group(group)
@@ -145,12 +146,16 @@ def edit(job: Job, edits: Sequence[Edit], number: int) -> Part:
             if "topic" in columns:
                 columns["topic"] = with_names(columns["topic"], one_edit.names)
             if "copies" in columns:
-                columns["copies"] = _more(columns["copies"], one_edit.receipts, first)
+                copies = columns["copies"]
+                columns["copies"] = _more(copies, one_edit.receipts, first)
+                more.append(_added(columns, copies))
             first += rows.num_rows
             if len(one_edit.groups):
                 keep = pa.array(~_replaced(columns, one_edit.groups))
                 columns = {name: column.filter(keep) for name, column in columns.items()}
             writer.write(columns)
+    if more:
+        part.tallied = tally.write(tally.more_copies(pa.concat_tables(more)), job.work, label)
     part.rows[table.name] = writer.rows - one_edit.file.rows
     part.files[table.name] = writer.files
     part.replaced[table.name] = [one_edit.file.path]
@@ -187,6 +192,13 @@ def _replaced(columns: dict[str, Any], groups: Hashes) -> Bools:
     rows = np.arange(len(words))
     found: Bools = np.isin(_keys(columns["topic"], rows, words), groups)
     return found
+
+
+def _added(columns: dict[str, Any], before: Any) -> Any:
+    """Return the messages with more copies than before, and how many."""
+    copies = pc.subtract(columns["copies"], before)
+    rows = pa.table({name: columns[name] for name in tally.COLUMNS} | {"copies": copies})
+    return rows.filter(pc.greater(copies, 0))
 
 
 def _more(copies: Any, receipts: dict[int, int], first: int) -> Any:

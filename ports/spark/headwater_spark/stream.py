@@ -6,21 +6,23 @@ decide what is new: a micro-batch that runs again, or that another run was faste
 
 from __future__ import annotations
 
+import json
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from functools import reduce
-from hashlib import blake2b
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from headwater_host.capture.filesystem import Location
 from headwater_host.capture.log_id import LogIdError, log_id
 from headwater_host.capture.manifest import list_log
-from headwater_spark.batches import BusyError
+from headwater_spark.batches import Batches, BusyError
 from headwater_spark.engine import Engine
 from headwater_spark.growth import compact, grow
+from headwater_spark.place import Place
 from headwater_spark.plan import Log
-from headwater_spark.positions import Position, advance
+from headwater_spark.positions import Position, advance, format_positions
 from headwater_spark.result import Result
 from headwater_spark.sizes import COMPACT_EVERY, TRIGGER_BYTES, TRIGGER_S
 from headwater_spark.tables import POSITIONS
@@ -31,6 +33,7 @@ if TYPE_CHECKING:
 
 #: The folder in the tables' directory with the checkpoints, unless another is given.
 CHECKPOINTS = "_checkpoints"
+_QUERY = "logs"
 _POLL_S = 0.2
 _BUSY_S = 1.0
 
@@ -56,31 +59,38 @@ class Stream:
     """A query that keeps the tables in `out` up to date with `logs`.
 
     `settings` are those of `growth.grow`. `show` is called after each micro-batch. After `compact_every` micro-batches,
-    small files are merged; 0: never.
+    small files are merged; 0: never. Raises ValueError if the logs have different storage options.
     """
 
     def __init__(
         self,
         engine: Engine,
         logs: Sequence[Log],
-        out: Path,
+        out: Location | Place,
         *,
         show: Callable[[Progress], None] = lambda progress: None,
         say: Say = lambda text: None,
         compact_every: int = COMPACT_EVERY,
         **settings: Any,
     ):
+        if len({log.storage for log in logs}) != 1:
+            raise ValueError("a stream needs logs, all with the same storage options")
         self._engine = engine
         self._logs = list(logs)
-        self._out = out
+        self._out = Place.at(out)
         self._show = show
         self._say = say
         self._settings = settings
+        self._derive_every_s: float = settings.get("derive_every_s", 0)
         self._stopping = threading.Event()
         self._named = threading.Event()
         self._name = ""
         self._error: BaseException | None = None
         self._reached: dict[str, Position] = {}
+        # Spark adds batches in a thread of its own.
+        self._turn = threading.Lock()
+        # When the last batch ended after which the derived tables may lack messages.
+        self._last_s: float | None = None
         self._compact_every = compact_every
         self._small = 0
 
@@ -99,10 +109,13 @@ class Stream:
         """Run the query until `stop`; with `trigger` None, until the tables have what the logs have now.
 
         `trigger` is the time between two micro-batches in seconds, `bytes_per_trigger` a micro-batch's maximum bytes
-        of each log. Raises what `grow` raises, and Spark's errors.
+        of all logs. Tables in an object store need a `checkpoint`. Raises what `grow` raises, and Spark's errors.
         """
-        frames = (self._positions(spark, log, bytes_per_trigger) for log in self._logs)
-        writer = reduce(lambda one, other: one.unionAll(other), frames).writeStream
+        try:
+            self._begin()
+        except _StopError:
+            return
+        writer = self._positions(spark, bytes_per_trigger).writeStream
         writer = writer.option("checkpointLocation", str(checkpoint or self._checkpoint()))
         when: dict[str, Any] = (
             {"availableNow": True}
@@ -114,15 +127,31 @@ class Stream:
         self._named.set()
         self._wait(query)
 
-    def _positions(self, spark: SparkSession, log: Log, bytes_per_trigger: int) -> DataFrame:
-        reader = spark.readStream.format("headwater").option("view", POSITIONS.name)
-        reader = reader.option("maxBytesPerTrigger", bytes_per_trigger).options(**dict(log.storage))
-        return reader.load(log.location)
+    def _begin(self) -> None:
+        """Complete a batch that a crash has interrupted, and begin where the tables end."""
+        self._grow([log for log in self._logs if _id_of(log) is not None], upto={})
+        last = Batches(self._out).last()
+        if last is not None:
+            self._reached = dict(last.positions)
+
+    def _positions(self, spark: SparkSession, bytes_per_trigger: int) -> DataFrame:
+        """Return the ends of the micro-batches."""
+        options = {
+            "paths": json.dumps([log.location for log in self._logs]),
+            "view": POSITIONS.name,
+            "maxBytesPerTrigger": str(bytes_per_trigger),
+            # The tables have positions of logs that are no longer named.
+            "failOnDataLoss": "false",
+            **dict(self._logs[0].storage),
+        }
+        if self._reached:
+            options["startingPosition"] = json.dumps(format_positions(self._reached))
+        return spark.readStream.format("headwater").options(**options).load()
 
     def _checkpoint(self) -> Path:
-        """Return the checkpoint directory of these logs. Spark refuses a checkpoint with other sources."""
-        names = "\n".join(sorted(log.location for log in self._logs))
-        return self._out.absolute() / CHECKPOINTS / blake2b(names.encode(), digest_size=8).hexdigest()
+        if self._out.path is None:
+            raise ValueError(f"name a directory for the checkpoint, which cannot be in {self._out}")
+        return self._out.path / CHECKPOINTS / _QUERY
 
     def _wait(self, query: StreamingQuery) -> None:
         # Not `awaitTermination`: a signal handler runs only between calls of the JVM.
@@ -130,19 +159,35 @@ class Stream:
             if self._stopping.is_set() and not query.status["isTriggerActive"]:
                 query.stop()
                 break
+            if self._derive_every_s and self._idle_s() >= self._derive_every_s:
+                self._derive()
             time.sleep(_POLL_S)
         if self._error is not None and not isinstance(self._error, _StopError):
             raise self._error
         problem = query.exception()
         if problem is not None and not self._stopping.is_set():
             raise problem
+        self._derive()
+
+    def _idle_s(self) -> float:
+        """Return how long ago the last batch ended after which the derived tables may lack messages."""
+        return 0.0 if self._last_s is None else time.monotonic() - self._last_s
+
+    def _derive(self) -> None:
+        """Bring the derived tables up to date. If another run writes to the tables, the next call tries again."""
+        with self._turn:
+            if self._last_s is not None:
+                with suppress(BusyError):
+                    grow(self._engine, (), self._out, **self._settings | {"derive_every_s": 0})
+                    self._last_s = None
 
     def _batch(self, frame: DataFrame, number: int) -> None:
         """Add a micro-batch to the tables."""
         try:
             self._named.wait()
             upto = {row.log: Position(row.file, row.offset, row.sequence) for row in frame.collect()}
-            self.add(upto, number)
+            if upto:
+                self.add(upto, number)
         except BaseException as error:
             self._error = error
             raise
@@ -152,7 +197,9 @@ class Stream:
         began = time.monotonic()
         logs = {found: log for log in self._logs if (found := _id_of(log)) is not None}
         news = [log for found, log in logs.items() if found in upto]
-        result = self._grow(news, upto=upto, batch_id=(self._name, number))
+        with self._turn:
+            result = self._grow(news, upto=upto, batch_id=(self._name, number))
+            self._last_s = time.monotonic()
         self._reached |= upto
         behind = sum(advance(list_log(*log), self._reached.get(found)).bytes for found, log in logs.items())
         self._show(Progress(number, result, time.monotonic() - began, behind))
@@ -163,7 +210,7 @@ class Stream:
     def _compact(self) -> None:
         """Merge small files. If another run writes to the tables, the next micro-batch tries again."""
         try:
-            found = compact(self._engine, self._out)
+            found = compact(self._engine, self._out, work=self._settings.get("work"))
         except BusyError:
             return
         self._small = 0

@@ -6,30 +6,20 @@ import argparse
 import signal
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from headwater_host.capture.filesystem import is_remote
 from headwater_host.cli.options import directory, seconds, whole
 from headwater_host.exits import OK
-from headwater_spark.launch import say, started
-from headwater_spark.sizes import COMPACT_EVERY, DERIVE_S, TRIGGER_BYTES, TRIGGER_S, parse_size
+from headwater_spark.arguments import check_log, size
+from headwater_spark.launch import check_writable, say, started
+from headwater_spark.place import Place
+from headwater_spark.sizes import COMPACT_EVERY, DERIVE_S, TRIGGER_BYTES, TRIGGER_S
 
 if TYPE_CHECKING:
     from headwater_spark.plan import Log
     from headwater_spark.stream import Progress, Stream
 
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
-
-
-def _size(text: str) -> int:
-    try:
-        value = parse_size(text)
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(f"{text}: {error}") from error
-    if not value:
-        raise argparse.ArgumentTypeError(f"{text}: a size here is at least 1")
-    return value
 
 
 #: Name, metavar, type, default, help: as in `commands`.
@@ -41,8 +31,8 @@ OPTIONS: tuple[tuple[str, str | None, Any, Any, str], ...] = (
     ("--trigger", "SECONDS", seconds, TRIGGER_S, "Time between two batches; default: %(default)s"),
     ("--available-now", None, bool, False, "End when the tables have what the log has now"),
     (
-        *("--bytes-per-trigger", "SIZE", _size, TRIGGER_BYTES),
-        "Maximum bytes of the log per batch; default: 256m",
+        *("--bytes-per-trigger", "SIZE", size("1024g"), TRIGGER_BYTES),
+        "Maximum bytes of all logs per batch; default: 256m",
     ),
     (
         *("--compact-every", "N", whole(0, 1_000_000), COMPACT_EVERY),
@@ -51,26 +41,31 @@ OPTIONS: tuple[tuple[str, str | None, Any, Any, str], ...] = (
 )
 
 
-def run(args: argparse.Namespace, logs: Sequence[Log], settings: dict[str, Any]) -> int:
-    """Run the query until SIGTERM or SIGINT, which let it end after its batch.
+def run(args: argparse.Namespace, logs: Sequence[Log], out: Place, settings: dict[str, Any]) -> int:
+    """Run the query for the tables in `out` until SIGTERM or SIGINT, which let it end after its batch.
 
     `settings` are those of `growth.grow`.
     """
+    for log in logs:
+        try:
+            check_log(log)
+        except FileNotFoundError:
+            say(f"{log.location} has no capture log yet: waiting for it")
+    if args.checkpoint:
+        check_writable(Place.at(args.checkpoint), "--checkpoint")
     with started(args) as spark:
+        from headwater_host.progress import Display
         from headwater_spark.engine import SparkEngine
         from headwater_spark.stream import Stream
 
-        for log in logs:
-            if not is_remote(log.location) and not Path(log.location).is_dir():
-                say(f"{log.location} does not exist: waiting for a log there")
         stream = Stream(
-            SparkEngine(spark),
+            SparkEngine(spark, Display()),
             logs,
-            args.out,
+            out,
             show=lambda progress: say(line(progress)),
             say=say,
             compact_every=args.compact_every,
-            # Each update reads the messages of the current hour.
+            # Each update reads the stored messages of the current hour.
             derive_every_s=0 if args.available_now else DERIVE_S,
             **settings,
         )

@@ -6,27 +6,42 @@ contain files that were replaced, and files of batches that a crash interrupted.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
-from headwater_spark.options import OptionError, parse_time
-from headwater_spark.sizes import BATCH_ROWS, PARTITION_BYTES
+from headwater_host.capture.filesystem import STORAGE, LocationError, parse_storage
+from headwater_spark.options import Option, OptionError, parse_time, read_options, split_storage
+from headwater_spark.place import Place
+from headwater_spark.sizes import PARTITION_BYTES, READ_ROWS
 
-_OPTIONS = ("path", "version", "since", "until")
 # Columns with the time of a row, the first one that a table has: that of its partition.
 _CLOCKS = ("time_ns", "received_ns", "first_ns")
 
 
+def _version(text: str) -> int:
+    if not re.fullmatch("[0-9]{1,18}", text):
+        raise ValueError("not a version of a table, such as 0")
+    return int(text)
+
+
+_OPTIONS = (
+    Option("path", str, None, "directory of the table, or its URI"),
+    Option("version", _version, None, "version of the table"),
+    Option("since", parse_time, None, "only rows of this time or later"),
+    Option("until", parse_time, None, "only rows before this time"),
+)
+
+
 @dataclass
 class TableOptions:
-    """The validated options of a read: the directory, the version, and times in ns since 1970."""
+    """The validated options of a read: the table's place, the version, and times in ns since 1970."""
 
-    path: str
+    place: Place
     version: int | None = None
     since: int | None = None
     until: int | None = None
@@ -34,22 +49,17 @@ class TableOptions:
 
 def parse(given: Mapping[str, str]) -> TableOptions:
     """Parse and validate the options. Raises OptionError."""
-    names = {name.lower(): name for name in _OPTIONS}
-    values: dict[str, Any] = {}
-    for name, text in given.items():
-        if name.lower() not in names:
-            known = ", ".join(_OPTIONS)
-            raise OptionError(f'format("headwater.table") has no option {name!r}; its options are {known}')
-        values[names[name.lower()]] = text
-    if "path" not in values:
+    if any(name.lower() == "paths" for name in given):
+        raise OptionError('format("headwater.table") reads one table: load each, and join or union them')
+    storage, others = split_storage(given)
+    values = read_options("headwater.table", others, _OPTIONS, STORAGE)
+    path = values.pop("path")
+    if path is None:
         raise OptionError('the path is missing: spark.read.format("headwater.table").load("tables/messages")')
-    for name, read in (("version", int), ("since", parse_time), ("until", parse_time)):
-        try:
-            if name in values:
-                values[name] = read(values[name])
-        except ValueError as error:
-            raise OptionError(f"option {name}: {values[name]!r}: {error}") from None
-    return TableOptions(**values)
+    try:
+        return TableOptions(Place.at(path, parse_storage(storage)), **values)
+    except LocationError as error:
+        raise OptionError(str(error)) from None
 
 
 @dataclass
@@ -71,42 +81,74 @@ class TableSource(DataSource):
         """Return the table's schema."""
         from pyspark.sql.pandas.types import from_arrow_schema
 
-        return from_arrow_schema(_open(parse(self.options)).to_pyarrow_dataset().schema)
+        return from_arrow_schema(_arrow_schema(_open(parse(self.options))))
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """Return a reader of the columns in `schema`."""
         options = parse(self.options)
-        if options.version is None:
-            # A query reads one version, however long it takes.
-            options.version = _open(options).version()
-        return TableReader(options, schema)
+        table = _open(options)
+        # A query reads one version, however long it takes.
+        options.version = table.version()
+        return TableReader(options, _fields(options.place, _arrow_schema(table), schema))
 
 
 def _open(options: TableOptions) -> Any:
-    from deltalake import DeltaTable
     from deltalake.exceptions import TableNotFoundError
 
+    from headwater_spark.delta import open_table
+
+    place, version = options.place, options.version
     try:
-        return DeltaTable(options.path, version=options.version)
-    except TableNotFoundError:
-        raise OptionError(
-            f"{options.path} is not a table: give the directory of one, such as tables/messages"
-        ) from None
+        return open_table(place, version)
+    except (OSError, TableNotFoundError) as error:
+        if version is not None:
+            last = _open(TableOptions(place)).version()
+            raise OptionError(
+                f"option version: {place} has no version {version}; its last one is {last}"
+            ) from None
+        if isinstance(error, TableNotFoundError):
+            raise OptionError(
+                f"{place} is not a table: give the directory of one, such as tables/messages"
+            ) from None
+        raise OptionError(str(error)) from None
+
+
+def _arrow_schema(table: Any) -> Any:
+    import pyarrow as pa
+
+    return pa.schema(table.schema().to_arrow())
+
+
+def _fields(place: Place, whole: Any, schema: StructType) -> list[Any]:
+    """Return the Arrow fields of some columns. Raises OptionError for one that the table does not have."""
+    from pyspark.sql.pandas.types import from_arrow_schema
+
+    stored = from_arrow_schema(whole)
+    for field in schema.fields:
+        if field.name not in stored.names:
+            raise OptionError(f"{place} has no column {field.name!r}; it has {', '.join(stored.names)}")
+        if field.dataType != stored[field.name].dataType:
+            kind = stored[field.name].dataType.simpleString()
+            raise OptionError(
+                f"column {field.name} of {place} is {kind}, not {field.dataType.simpleString()}"
+            )
+    return [whole.field(name) for name in schema.fieldNames()]
 
 
 class TableReader(DataSourceReader):
     """Read columns of one version of a table."""
 
-    def __init__(self, options: TableOptions, schema: StructType):
+    def __init__(self, options: TableOptions, fields: list[Any]):
+        """Read the Arrow `fields` of a table."""
         self.options = options
-        self.columns = schema.fieldNames()
+        self.fields = fields
 
     def partitions(self) -> list[InputPartition]:
         """Return groups of files of about equal size."""
         table = _open(self.options)
         found = table.get_add_actions(flatten=True)
         names = found.schema.names
-        clock = _clock(table.to_pyarrow_dataset().schema.names)
+        clock = _clock([field.name for field in table.schema().fields])
         columns = {
             name: found[name].to_pylist() if name in names else [None] * len(found)
             for name in ("path", "size_bytes", "partition.date", f"min.{clock}", f"max.{clock}")
@@ -134,18 +176,18 @@ class TableReader(DataSourceReader):
         if not isinstance(partition, FilesPartition):
             return  # a table without files
         import pyarrow as pa
-        import pyarrow.parquet as pq
+
+        from headwater_spark.tables import open_parquet
 
         pa.set_cpu_count(1)
-        table = _open(self.options).to_pyarrow_dataset().schema
-        schema = pa.schema([table.field(name) for name in self.columns])
+        schema = pa.schema(self.fields)
         for path, date in partition.files:
-            source = pq.ParquetFile(Path(self.options.path) / path)
+            source = open_parquet(self.options.place / path)
             stored = source.schema_arrow.names
             clock = _clock(stored)
             spans = self.options.since is not None or self.options.until is not None
-            wanted = [name for name in stored if name in self.columns or (spans and name == clock)]
-            for batch in source.iter_batches(BATCH_ROWS, columns=wanted):
+            wanted = [name for name in stored if name in schema.names or (spans and name == clock)]
+            for batch in source.iter_batches(READ_ROWS, columns=wanted):
                 rows = self._within(batch, clock) if spans else batch
                 yield pa.record_batch([_column(rows, field, date) for field in schema], schema=schema)
 

@@ -5,15 +5,15 @@ A column's type is given once, in Spark's notation. `python -m tools.diagrams` w
 
 from __future__ import annotations
 
-import os
 import secrets
-from pathlib import Path
 from types import TracebackType
 from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+
+from headwater_spark.place import Place
 
 _ARROW = {
     "string": pa.string(),
@@ -292,7 +292,7 @@ RECONCILIATION = table(
     first_seq     long     lowest seq
     last_seq      long     highest seq
     expected      long     seqs from the lowest to the highest
-    stored        long     different values of seq in `messages`
+    stored        long     different values of seq in `messages`, counted in each hour of receipt
     missing       long     expected - stored
     messages      long     rows of `messages`
     copies        long     frames that carried them; duplicates = copies - messages
@@ -334,18 +334,25 @@ class File(NamedTuple):
     last_ns: int | None
 
 
+def open_parquet(place: Place) -> Any:
+    """Open a Parquet file for reading. Raises OSError."""
+    # An object store is asked for a row group's columns at once.
+    return pq.ParquetFile(place.open(), pre_buffer=place.path is None)
+
+
 class FileWriter:
     """Write one Parquet file, as a context manager.
 
     The file gets its name when it is complete and on disk. Without rows there is no file, and an exception leaves none.
     """
 
-    def __init__(self, table: Table, path: Path):
+    def __init__(self, table: Table, place: Place):
         self.table = table
-        self.path = path
+        self.place = place
         self.rows = 0
         self.size = 0
-        self._partial = path.with_name(f".{path.name}.{os.getpid()}")
+        self._partial = place.partial()
+        self._sink: Any = None
         self._writer: Any = None
 
     def __enter__(self) -> FileWriter:
@@ -356,10 +363,10 @@ class FileWriter:
         if not batch.num_rows:
             return
         if self._writer is None:
-            self.path.parent.mkdir(parents=True, exist_ok=True)
             columns, names = self.table.columns, self.table.names
+            self._sink = self._partial.open_output()
             self._writer = pq.ParquetWriter(
-                self._partial,
+                self._sink,
                 batch.schema,
                 compression="zstd",
                 compression_level=1,
@@ -382,20 +389,21 @@ class FileWriter:
         if self._writer is None:
             if kind is None:
                 # An earlier attempt may have written rows.
-                self.path.unlink(missing_ok=True)
+                self.place.remove()
             return
-        self._writer.close()
-        if kind is not None:
-            self._partial.unlink(missing_ok=True)
-            return
-        # A table's commit must not refer to a file that a power cut removes.
-        fd = os.open(self._partial, os.O_RDONLY)
         try:
-            os.fsync(fd)
-            self.size = os.fstat(fd).st_size
+            self._writer.close()
+            self.size = self._sink.tell()
+            self._sink.close()
+            if kind is None:
+                # A table's commit must not refer to a file that a power cut removes.
+                self._partial.finish(self.place)
+        except BaseException:
+            kind = kind or OSError
+            raise
         finally:
-            os.close(fd)
-        self._partial.replace(self.path)
+            if kind is not None:
+                self._partial.remove()
 
 
 class Writer:
@@ -405,12 +413,12 @@ class Writer:
     them when the block has ended.
     """
 
-    def __init__(self, table: Table, directory: Path, label: str):
+    def __init__(self, table: Table, out: Place, label: str):
         self.table = table
         self.rows = 0
         self.files: list[File] = []
         self._schema = table.arrow
-        self._directory = directory / table.name
+        self._folder = out / table.name
         self._name = f"{label}-{secrets.token_hex(4)}"
         self._open: dict[int | None, tuple[FileWriter, list[int]]] = {}
 
@@ -452,7 +460,7 @@ class Writer:
                 self._close(next(iter(self._open)), None)
             date = _NO_DATE if day is None else str(np.datetime64(day, "D"))
             path = f"date={date}/{self._name}-{len(self.files) + len(self._open)}.parquet"
-            self._open[day] = FileWriter(self.table, self._directory / path), []
+            self._open[day] = FileWriter(self.table, self._folder / path), []
         writer, whole = self._open[day]
         writer.write(batch)
         if span:
@@ -463,7 +471,7 @@ class Writer:
         writer.__exit__(kind, None, None)
         if kind is None:
             date = None if day is None else str(np.datetime64(day, "D"))
-            path = writer.path.relative_to(self._directory).as_posix()
+            path = writer.place.location.removeprefix(f"{self._folder}/")
             self.files.append(File(path, writer.size, writer.rows, date, *(span or (None, None))))
 
     def __exit__(

@@ -26,9 +26,11 @@ from headwater_spark.candidates import CANDIDATES, Aside, Candidates
 from headwater_spark.columns import Batch, Stored, read
 from headwater_spark.messages import COLUMNS, Groups, in_order, settle
 from headwater_spark.overlaps import runs_of
-from headwater_spark.part import BLOCK_BYTES, Job, Output, Part, Texts, tally
-from headwater_spark.payload import Metric, Parser
+from headwater_spark.parsed import Metric
+from headwater_spark.part import BLOCK_BYTES, Job, Output, Part, Texts, count_each
+from headwater_spark.payload import Parser
 from headwater_spark.plan import Range
+from headwater_spark.progress import add_rows
 from headwater_spark.tables import FRAMES, LOGICAL_MESSAGES, MESSAGES, QUARANTINE, TELEMETRY, Writer
 from headwater_spark.topics import hashes_in, names_in, with_names
 
@@ -37,6 +39,9 @@ MQTT, FMQ = 1, 2
 VERSIONS = {MQTT: mqtt.LEVELS, FMQ: (0,)}
 # Clients without a clock make FMQ ids with times from 1972, which never reach 2010.
 _CLOCK_NS = 1_262_304_000 * 10**9
+
+# The approximate shares of a task's time until its frames are decoded, and until its messages are settled.
+_DECODED, _SETTLED = 0.5, 0.3
 
 _FIRST_PASS = (FRAMES, MESSAGES, TELEMETRY, QUARANTINE)
 _SECOND_PASS = (MESSAGES, TELEMETRY, QUARANTINE)
@@ -48,7 +53,7 @@ def run(job: Job, number: int, aside: Aside | None = None) -> Part:
     With `aside`, for the second time: `frames` is kept, and the other tables are written without the rows to set
     aside.
     """
-    pa.set_cpu_count(1)  # Spark counts on one core per task
+    job.begin()
     part = Part(number)
     # Stored frames are in the table.
     stored = any(isinstance(one, Stored) for one in job.partitions[number])
@@ -76,11 +81,14 @@ class _Work:
     def run(self, aside: Aside | None) -> None:
         if aside is not None:
             self.topics = aside.topics
+        rows = 0
         for found in read(self.ranges, self.job.batch_rows):
             if isinstance(found, Problem):
                 self._problem(found)
             else:
                 self._batch(found)
+                add_rows(_DECODED * len(found))
+                rows += len(found)
         table = in_order(self.batches, COLUMNS)
         elsewhere = np.concatenate(self.bad)
         groups = Groups(table, elsewhere)
@@ -90,10 +98,12 @@ class _Work:
             self.part.rows[CANDIDATES.name] = candidates.rows
             groups = Groups(table, elsewhere)
         settled = settle(table, groups, elsewhere, self.job.horizon_ns)
+        add_rows(_SETTLED * rows)
         self.part.runs = runs_of(groups)
         self.part.span = settled.span
         self.part.unresolved = settled.unresolved
         self.output.settled(table, self.metrics, settled)
+        add_rows((1 - _DECODED - _SETTLED) * rows)
 
     def _problem(self, problem: Problem) -> None:
         self.part.problems.append(problem)
@@ -106,7 +116,7 @@ class _Work:
     def _batch(self, batch: Batch) -> None:
         frames = frame_columns(batch)
         self.output.write(FRAMES, frames)
-        self.part.frames += tally(batch.protocol)
+        self.part.frames += count_each(batch.protocol)
         for protocol, version, rows, some in by_version(batch):
             if protocol is None:
                 self.part.undecoded.update(zip(some.protocol.tolist(), some.version.tolist(), strict=True))
@@ -132,7 +142,7 @@ class _Work:
                     "retain": pa.array(packets.retain[rows]),
                     "doubtful": pa.array(_doubtful(packets.dup[rows], batch.mark[rows])),
                     "packet_id": pa.array(packets.packet_id[rows], mask=packets.qos[rows] == 0),
-                    **take(packets.properties, rows),
+                    **(packets.properties if len(rows) == len(batch) else take(packets.properties, rows)),
                 },
             )
 
@@ -226,7 +236,7 @@ def _doubtful(dup: Bools, mark: npt.NDArray[np.uint8]) -> Bools:
 
 def reassemble(job: Job, bucket: int) -> Part:
     """Write the logical messages of one bucket of segments."""
-    pa.set_cpu_count(1)
+    job.begin()
     part = Part(bucket)
     with Writer(LOGICAL_MESSAGES, job.out, f"{job.number:06d}-{bucket:06d}") as writer:
         for columns in assemble(buckets.read(job.work, bucket), max_message=job.logical.max_message):

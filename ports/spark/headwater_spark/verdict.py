@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from headwater_spark.health import HOUR_NS
 from headwater_spark.overview import NO_BOARD, Board, Gap, Overview
+from headwater_spark.tally import HOUR_NS
 
 #: Levels of findings, the worst first.
 LEVELS = ("bad", "look", "ok")
 # Boards that one kind of finding names.
 _NAMED = 5
+# Characters of a name.
+_LONGEST_NAME = 80
 # Least silence of a board that the verdict names: in ns, and in intervals between its messages.
 _SILENT_NS = 600 * 10**9
 _SILENT_INTERVALS = 10
@@ -31,7 +33,7 @@ def verdict(found: Overview) -> list[Finding]:
     """Return the sentences of the verdict, the worst first."""
     if not found.boards:
         return [Finding("look", "There are no messages in this span of time.")]
-    boards = [board for board in found.boards if board.name != NO_BOARD]
+    boards = [board for board in found.boards if board.name is not None]
     findings = [
         *_lost(boards),
         *_missing(boards),
@@ -61,7 +63,7 @@ def _lost(boards: Sequence[Board]) -> Iterator[Finding]:
         if board.lost:
             yield Finding(
                 "bad",
-                f"{plural(board.lost, 'acknowledged message')} of {board.name} {verb(board.lost)} lost: "
+                f"{plural(board.lost, 'acknowledged message')} of {label(board.name)} {verb(board.lost)} lost: "
                 "in the board's own record, but not in the tables.",
             )
     acknowledged = sum(board.acknowledged or 0 for board in boards)
@@ -86,7 +88,7 @@ def _missing(boards: Sequence[Board]) -> Iterator[Finding]:
             why = f" {'It sends' if len(lacking) == 1 else 'They send'} at QoS 0 too, which is not retransmitted."
         yield Finding(
             "look",
-            f"{missing:,} of {total:,} messages ({100 * missing / total:.2g} %) are missing by their sequence numbers: "
+            f"{missing:,} of {total:,} messages ({percent(missing, total)} %) are missing by their sequence numbers: "
             f"{names}.{why}",
         )
 
@@ -106,8 +108,8 @@ def _silent(boards: Sequence[Board], now_ns: int) -> Iterator[Finding]:
     for board in silent[:_NAMED]:
         yield Finding(
             "look",
-            f"{board.name} has been silent for {duration(now_ns - board.last_ns)}; before, it sent a message every "
-            f"{duration(int(board.interval_ns))}.",
+            f"{label(board.name)} has been silent for {duration(now_ns - board.last_ns)}; before, it sent a message "
+            f"every {duration(int(board.interval_ns))}.",
         )
     if len(silent) > _NAMED:
         yield Finding("look", f"{plural(len(silent) - _NAMED, 'more board')} fell silent.")
@@ -136,11 +138,11 @@ def _duplicates(boards: Sequence[Board]) -> Iterator[Finding]:
         yield Finding("look", f"{plural(doubtful, 'message')} may be duplicates; no identity proves it.")
 
 
-def _names(counted: Iterator[tuple[str, int]] | Sequence[tuple[str, int]]) -> str:
+def _names(counted: Iterator[tuple[str | None, int]] | Sequence[tuple[str | None, int]]) -> str:
     """List the first names with their counts."""
     counted = list(counted)
     more = f", and {len(counted) - _NAMED} more" if len(counted) > _NAMED else ""
-    return ", ".join(f"{name} {count:,}" for name, count in counted[:_NAMED]) + more
+    return ", ".join(f"{label(name)} {count:,}" for name, count in counted[:_NAMED]) + more
 
 
 def is_silent(board: Board, now_ns: int) -> bool:
@@ -164,6 +166,29 @@ def explain(gap: Gap, board: Board) -> str:
     if board.qos[0]:
         return f"lost on the way at QoS 0, at which the board sends {share} % of its messages"
     return "never sent, or still in the board's store: it sends at QoS 1 and 2, which are retransmitted"
+
+
+def printable(value: Any) -> str:
+    """Return a value as text: numbers rounded, and unprintable characters replaced, because names are untrusted."""
+    if value is None:
+        return "-"
+    if isinstance(value, float):
+        return f"{value:.2f}"
+    return "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in str(value))
+
+
+def label(name: str | None) -> str:
+    """Return a name of a board (None: no identity), value or topic for a reader: printable, short and never blank."""
+    if name is None:
+        return NO_BOARD
+    text = printable(name if len(name) <= _LONGEST_NAME else f"{name[: _LONGEST_NAME - 1]}…")
+    return text if text.strip() else f'"{text}"'
+
+
+def percent(part: int, whole: int) -> str:
+    """Return a share in percent, with two significant digits below 10 %."""
+    share = 100 * part / whole
+    return f"{share:.2g}" if share < 10 else f"{share:.0f}"
 
 
 def plural(count: int, one: str, many: str = "") -> str:

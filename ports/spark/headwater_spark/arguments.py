@@ -1,0 +1,52 @@
+"""Check arguments of the commands: sizes, logs, tables."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING
+
+from headwater_host.capture.filesystem import Location, LocationError
+from headwater_host.capture.manifest import list_log
+from headwater_host.exits import USAGE, CommandError
+from headwater_spark.launch import tables_at
+from headwater_spark.place import Place
+from headwater_spark.sizes import parse_size
+
+if TYPE_CHECKING:
+    from headwater_spark.plan import Log
+
+
+def size(most: str) -> Callable[[str], int]:
+    """Return an argument type for sizes from 1 byte to `most`."""
+
+    def parse(text: str) -> int:
+        try:
+            value = parse_size(text)
+        except ValueError as error:
+            raise argparse.ArgumentTypeError(f"{text}: {error}") from error
+        if not 1 <= value <= parse_size(most):
+            raise argparse.ArgumentTypeError(f"{text}: a size here is 1 to {most}")
+        return value
+
+    return parse
+
+
+def check_log(log: Log) -> None:
+    """Raise CommandError if a log cannot be read, FileNotFoundError if there is none."""
+    try:
+        list_log(*log)
+    except FileNotFoundError:
+        raise
+    except NotADirectoryError as error:
+        raise CommandError(f"--capture: {log.location} is not a directory", USAGE) from error
+    except (OSError, LocationError) as error:
+        raise CommandError(f"--capture: {error}", USAGE) from error
+
+
+def existing_tables(option: str, location: Location, storage: Iterable[tuple[str, str]]) -> Place:
+    """Return the place of tables that an option names. Raises CommandError if it is not a directory."""
+    place = tables_at(location, storage)
+    if place.path is not None and not place.path.is_dir():
+        raise CommandError(f"{option}: {place} is not a directory", USAGE)
+    return place
