@@ -7,24 +7,29 @@ import asyncio
 import inspect
 import itertools
 import os
+import re
 import signal
+from collections import Counter
 from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, ExitStack
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests import object_store
-from tools import toolchain
+from tools import spark_classes, toolchain
 from tools.broker import Mosquitto
 from tools.postgres import PostgreSql
 from tools.rabbitmq import RabbitMq
+from tools.toolchain import ROOT
 
 _MARKER = "needs_"
-#: For several processes: folders whose tests share what is dear (Spark, a board), and files whose tests share nothing
-#: that takes long to make.
-_TOGETHER = ("tests/spark/", "tests/hil/")
+#: Folders with tests that share a Spark session or a board, and the parameter by which these tests are known. One
+#: process runs all of them, beginning with the run; any process runs the other files.
+_TOGETHER = {"tests/spark/": "spark: ", "tests/hil/": ""}
+#: Files whose tests share nothing that takes long to make, so that any process may run any of them.
 _APART = frozenset(
     {
         "tests/alloc/test_alloc.py",
@@ -33,9 +38,32 @@ _APART = frozenset(
         "tests/hil/test_virtual_board.py",
         "tests/host/test_board_command.py",
         "tests/host/test_mip.py",
-        "tests/host/test_portable.py",
         "tests/interop/test_board_examples.py",
         "tests/interop/test_wifi_board.py",
+    }
+)
+#: The same, with tests that take up to a minute: they begin first, so that the run does not end with one of them.
+_LONG = frozenset(
+    {
+        "tests/cluster/test_history.py",
+        "tests/cluster/test_processes.py",
+        "tests/cluster/test_sites.py",
+        "tests/cluster/test_slave_of_cluster.py",
+        "tests/cluster/test_upgrade.py",
+        "tests/host/test_hub_kill.py",
+        "tests/host/test_hub_silent_database.py",
+        "tests/host/test_hub_site_commands.py",
+        "tests/host/test_hub_storage_kill.py",
+        "tests/host/test_portable.py",
+        "tests/interop/test_readme.py",
+        "tests/spark/test_clusters.py",
+        "tests/spark/test_examples.py",
+        "tests/spark/test_growth.py",
+        "tests/spark/test_hub_source.py",
+        "tests/spark/test_kills.py",
+        "tests/spark/test_pipeline_stream.py",
+        "tests/spark/test_stream_kill.py",
+        "tests/spark/test_tables_on_s3.py",
     }
 )
 
@@ -88,8 +116,8 @@ class _Failures:
 def pytest_configure(config: pytest.Config) -> None:
     # It would hide a flush that a command forgets.
     os.environ.pop("PYTHONUNBUFFERED", None)
-    # Spark's runs are short here: optimising compilation and parallel collection cost more than they save.
-    os.environ.setdefault("SPARK_SUBMIT_OPTS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
+    for name, value in spark_classes.environment().items():
+        os.environ.setdefault(name, value)
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         # A shell's script starts it so in the background: the commands that tests interrupt would never end.
         signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -100,14 +128,45 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(optionalhook=True, wrapper=True)
 def pytest_xdist_auto_num_workers() -> Generator[None, int, int]:
-    """Half as many processes again as there are processors: tests wait for half of their time."""
+    """Twice as many processes as there are processors: tests wait for half of their time."""
     count = yield
-    return count if "PYTEST_XDIST_AUTO_NUM_WORKERS" in os.environ else count * 3 // 2
+    return count if "PYTEST_XDIST_AUTO_NUM_WORKERS" in os.environ else count * 2
+
+
+@cache
+def _group(nodeid: str) -> str:
+    """The tests that one process runs: a test, a file, or a folder's tests that share what is dear."""
+    file, _, test = nodeid.partition("::")
+    for folder, parameter in _TOGETHER.items():
+        if file.startswith(folder) and file not in _APART and parameter in _parameters(file, test):
+            return folder
+    return nodeid if file in _APART | _LONG else file
+
+
+def _parameters(file: str, test: str) -> str:
+    name = test.partition("[")[0].rpartition("::")[2]
+    found = re.search(rf"^ *(?:async )?def {name}\((.*?)\) ->", (ROOT / file).read_text(), re.M | re.S)
+    return found[1] if found else ""
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Order the groups of tests for several processes: what is shared, long tests, then from many tests to few."""
+    if not hasattr(config, "workerinput"):
+        return
+    groups = {item: _group(item.nodeid) for item in items}
+    sizes = Counter(groups.values())
+
+    def order(item: pytest.Item) -> tuple[bool, bool, int]:
+        group = groups[item]
+        return group not in _TOGETHER, item.nodeid.partition("::")[0] not in _LONG, -sizes[group]
+
+    items.sort(key=order)
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """Hand the processes whole files, the longest lists first, and at the end the tests that have nothing in common.
+    """Hand the processes whole groups of tests, in the order of `pytest_collection_modifyitems`.
 
     So what a file's or a folder's tests share is made once. (The groups of xdist 3.8 do nothing with pytest 9.2.)
     """
@@ -115,15 +174,10 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
         return None
     from xdist.scheduler import LoadScopeScheduling
 
-    def scope(nodeid: str) -> str:
-        file = nodeid.partition("::")[0]
-        if file in _APART:
-            return nodeid
-        return next((folder for folder in _TOGETHER if file.startswith(folder)), file)
-
+    config.option.loadscopereorder = False
     scheduling = LoadScopeScheduling(config, log)
     assert hasattr(scheduling, "_split_scope"), "this xdist forms its groups in another way"
-    scheduling._split_scope = scope
+    scheduling._split_scope = _group
     return scheduling
 
 

@@ -1,8 +1,14 @@
-"""A server with S3's interface, in this process: moto."""
+"""A server with S3's interface: moto, in a process of its own, because `deltalake` waits for answers with the GIL held.
+
+``python -m tests.object_store``: print the port and serve until the end of stdin.
+"""
 
 import contextlib
+import functools
 import itertools
 import logging
+import subprocess
+import sys
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
@@ -55,12 +61,29 @@ class ObjectStore:
 
 @contextlib.contextmanager
 def running() -> Iterator[ObjectStore]:
-    from moto.moto_server.threaded_moto_server import ThreadedMotoServer
+    command = [sys.executable, "-m", "tests.object_store"]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as server:
+        assert server.stdin is not None
+        assert server.stdout is not None
+        try:
+            yield ObjectStore(f"http://127.0.0.1:{int(server.stdout.readline())}")
+        finally:
+            server.stdin.close()
 
+
+def main() -> None:
+    from moto.moto_server.threaded_moto_server import ThreadedMotoServer
+    from moto.moto_server.werkzeug_app import DomainDispatcherApplication as Dispatcher
+
+    # For each request it lists the folders of all services that moto has, twice.
+    Dispatcher.get_backend_for_host = functools.cache(Dispatcher.get_backend_for_host)  # type: ignore[method-assign]
     logging.getLogger("werkzeug").setLevel(logging.ERROR)  # it prints every request
     server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
     server.start()
-    try:
-        yield ObjectStore(f"http://127.0.0.1:{server.get_host_and_port()[1]}")
-    finally:
-        server.stop()
+    print(server.get_host_and_port()[1], flush=True)
+    sys.stdin.read()
+    server.stop()
+
+
+if __name__ == "__main__":
+    main()

@@ -21,7 +21,7 @@ from tools import toolchain
 #: Seconds after which an input counts as one that hangs; memory that no target comes near.
 TIMEOUT_S = 100
 MEMORY_MB = 2048
-PACKAGES = ["headwater", "headwater_host", "headwater_board"]
+PACKAGES = ["headwater", "headwater_host", "headwater_board", "headwater_spark"]
 
 
 def _arguments() -> argparse.Namespace:

@@ -21,6 +21,7 @@ from tests.fuzz import (
     target_link,
     target_packets,
     target_sessions,
+    target_spark,
 )
 from tests.fuzz.ends import KINDS
 
@@ -125,5 +126,9 @@ TARGETS = {
         ),
         Target("hub-conditions", target_hub.condition, longest=200),
         Target("assembly", target_assembly.assembly),
+        *(
+            Target(f"spark-{version}", target_spark.target(level), vectors=_VECTORS[level], front=b"\xff")
+            for level, version in ((3, "3.1"), (4, "3.1.1"), (5, "5.0"))
+        ),
     )
 }

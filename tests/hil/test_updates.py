@@ -285,7 +285,7 @@ def test_an_update_goes_on_over_lost_connections_and_power_cuts(mosquitto: Start
 
         asyncio.run(run())
     back = [(a, b) for a, b in itertools.pairwise(seen) if b < a]
-    # Updates resume: only bytes that were not synced are sent again.
+    # An update resumes behind the last synced byte.
     assert all(b > 30000 and a - b < 40000 for a, b in back), back
     assert [event for _, event in board.events].count("power cut") >= 2
 

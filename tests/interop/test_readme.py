@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from decimal import ROUND_HALF_UP, Decimal
 from pathlib import Path
 
 import pytest
@@ -170,6 +171,33 @@ def rows() -> list[list[str]]:
     ]
 
 
+#: A number as the benchmarks print it: 0.93, .71, 69,467, 60.5k.
+NUMBER = re.compile(r"(?<![\w.,])(\d[\d,]*(?:\.\d+)?|\.\d+)(k?)(?![\w.]*\d)")
+
+
+def is_in(figure: str, tables: str) -> bool:
+    """Return whether a cell of the tables has this figure, rounded to the figure's digits if these are two or more."""
+    found = NUMBER.fullmatch(figure)
+    assert found, figure
+    wanted = number(found)
+    cells = {number(cell) for cell in NUMBER.finditer(tables) if cell[2] == found[2]}
+    if len(wanted.as_tuple().digits) > 1:
+        cells |= {cell.quantize(wanted, ROUND_HALF_UP) for cell in cells}
+    return wanted in cells
+
+
+def number(found: re.Match[str]) -> Decimal:
+    return Decimal(found[1].replace(",", ""))
+
+
+def test_a_figure_is_a_cell_or_a_rounded_cell() -> None:
+    table = "| Spark's copy of 1,376 rows | 0.30 M/s | 2.68 (2.41 to 2.70) | 60.5k | .71 |\n"
+    for right in ("2.68", "2.7", "0.3", "60.5k", "61k", ".71", "0.71", "1376", "1,376"):
+        assert is_in(right, table), right
+    for wrong in ("2.6", "2.69", "2.680001", "3", "0", "0.4", "60k", "60.4k", "60.5", ".72", "137", "68"):
+        assert not is_in(wrong, table), wrong
+
+
 def test_each_claim_names_its_proof_and_has_its_figures() -> None:
     """A figure in bold is in the benchmark's tables that the row names."""
     claims = rows()
@@ -179,8 +207,8 @@ def test_each_claim_names_its_proof_and_has_its_figures() -> None:
         if benchmark:
             name = benchmark[1]
             tables = BENCHMARKS.partition(f"<!-- bench {name} -->")[2].partition(f"<!-- end {name} -->")[0]
-            cells = set(re.findall(r"[\d.]+k?", tables))
-            assert set(re.findall(r"\*\*([^*]+)\*\*", figure)) <= cells, proof
+            for bold in re.findall(r"\*\*([^*]+)\*\*", figure):
+                assert is_in(bold, tables), (bold, proof)
         for path in re.findall(r"`(tests/[^`]*)`", proof):
             assert (ROOT / path).exists(), path
         assert "`" in proof or "](" in proof

@@ -12,6 +12,7 @@ import pyarrow.dataset as ds
 from headwater_spark import delta
 from headwater_spark.engine import Settle, T, Work
 from headwater_spark.part import Part
+from headwater_spark.place import Place
 from headwater_spark.tables import DERIVED, TABLES, Table
 from tools.capture_log import LogWriter
 
@@ -125,14 +126,14 @@ class InProcess:
         ]
 
 
-def rows(out: Path, table: Table, *columns: str) -> list[Any]:
+def rows(out: Path | Place, table: Table, *columns: str) -> list[Any]:
     """A table's rows as tuples of some columns, in the order of time; a single column without tuples."""
     found = delta.dataset(out, table.name).to_table().select(columns or table.names)
     lines = sorted(zip(*(found[name].to_pylist() for name in found.column_names), strict=True), key=repr)
     return [line[0] for line in lines] if len(columns) == 1 else lines
 
 
-def assert_same_tables(out: Path, other: Path) -> None:
+def assert_same_tables(out: Path | Place, other: Path) -> None:
     """Compare the tables of two runs, without the names of segments, which have random salts."""
     for table in (*TABLES, *DERIVED):
         names = [name for name in table.names if name != "file"]

@@ -14,13 +14,16 @@ import pytest
 
 from headwater_host.cli.main import main
 from headwater_spark.pipeline import run_on
+from headwater_spark.place import Place
 from headwater_spark.session import NO_CONNECT
 from tests.conftest import require
+from tests.object_store import Bucket
 from tests.spark.logs import InProcess, Rec, assert_same_tables, publish, reading, write_log
+from tools import spark_classes
 
 pytestmark = [pytest.mark.needs_java, pytest.mark.timeout(900)]
 
-_SMALL = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Xss512k"
+_SMALL = f"{spark_classes.options()} -Xss512k"
 _ENVIRONMENT = os.environ | {
     "PYTHONPATH": os.pathsep.join(filter(None, sys.path)),
     "PYSPARK_PYTHON": sys.executable,
@@ -41,8 +44,8 @@ def capture_of(directory: Path) -> Path:
     return write_log(directory, blocks, segment_blocks=20)
 
 
-def run_pipeline(master: str, log: Path, out: Path) -> dict[str, int]:
-    """Run the command; the completed tasks of each executor."""
+def headwater(master: str, *words: object, **variables: str) -> str:
+    """Run a command of the pipeline on a cluster; what it prints to stderr."""
     settings = {
         "spark.executor.cores": "1",
         "spark.executor.memory": "512m",
@@ -53,30 +56,27 @@ def run_pipeline(master: str, log: Path, out: Path) -> dict[str, int]:
         "spark.scheduler.maxRegisteredResourcesWaitingTime": "300s",
         "spark.executor.extraJavaOptions": _SMALL,
     }
-    words = ["pipeline", "run", "--capture", str(log), "--out", str(out), "--master", master]
-    words += ["--partition-bytes", "20k"]
+    given = ["pipeline", *map(str, words), "--master", master, "--partition-bytes", "20k"]
     for name, value in settings.items():
-        words += ["--conf", f"{name}={value}"]
+        given += ["--conf", f"{name}={value}"]
     done = subprocess.run(
-        [sys.executable, "-m", "headwater_host", *words],
-        env=_ENVIRONMENT,
+        [sys.executable, "-m", "headwater_host", *given],
+        env=_ENVIRONMENT | variables,
         capture_output=True,
         text=True,
         check=False,
     )
     assert done.returncode == 0, done.stderr
     assert "Traceback" not in done.stderr
-    found = re.findall(
-        r"^pipeline: executor (\w+) at \S+: (\d+) tasks, \d+% of the task time$", done.stderr, re.M
-    )
-    return {executor: int(tasks) for executor, tasks in found}
+    return done.stderr
 
 
 def check(master: str, directory: Path) -> None:
     log = capture_of(directory / "log")
-    tasks = run_pipeline(master, log, directory / "out")
-    assert len(tasks) == 2
-    assert min(tasks.values()) >= 2, tasks
+    said = headwater(master, "run", "--capture", log, "--out", directory / "out")
+    found = re.findall(r"^pipeline: executor \w+ at \S+: (\d+) tasks, \d+% of the task time$", said, re.M)
+    assert len(found) == 2
+    assert min(map(int, found)) >= 2, found
     run_on(InProcess(), log, directory / "here", partition_bytes=20 << 10)
     assert_same_tables(directory / "out", directory / "here")
 
@@ -85,16 +85,33 @@ def test_local_cluster_with_two_workers(tmp_path: Path) -> None:
     check("local-cluster[2,1,512]", tmp_path)
 
 
+def test_a_stream_on_a_cluster_from_s3_to_s3(tmp_path: Path, bucket: Bucket) -> None:
+    log, copy, out = capture_of(tmp_path / "log"), f"{bucket.uri}/log", f"{bucket.uri}/out"
+    storage = [word for name, value in bucket.options.items() for word in ("--storage", f"{name}={value}")]
+    assert main(["capture", "ship", str(log), copy, *storage]) == 0
+    words = ("stream", "--capture", copy, "--out", out, "--available-now", "--bytes-per-trigger", "100k")
+    said = headwater(
+        "local-cluster[2,1,512]",
+        *words,
+        "--checkpoint",
+        tmp_path / "state",
+        "--work",
+        tmp_path,
+        **bucket.options,
+    )
+    assert "pipeline: batch 2: " in said
+    run_on(InProcess(), log, tmp_path / "here", partition_bytes=20 << 10)
+    assert_same_tables(Place.at(out, bucket.storage), tmp_path / "here")
+
+
 @contextmanager
 def daemon(name: str, *words: str, says: str) -> Iterator[re.Match[str]]:
     """A process of a standalone cluster, when it has printed a line that matches."""
-    import pyspark
-
-    home = Path(pyspark.__file__).parent
-    environment = _ENVIRONMENT | {"SPARK_HOME": str(home)}
-    environment.pop("SPARK_SUBMIT_OPTS", None)
+    environment = _ENVIRONMENT | spark_classes.environment()
+    del environment["SPARK_SUBMIT_OPTS"]
+    program = Path(environment["SPARK_HOME"], "bin", "spark-class")
     with subprocess.Popen(
-        [home / "bin" / "spark-class", f"org.apache.spark.deploy.{name}", "--host", "127.0.0.1", *words],
+        [program, f"org.apache.spark.deploy.{name}", "--host", "127.0.0.1", *words],
         env=environment,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,

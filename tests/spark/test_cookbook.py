@@ -33,6 +33,8 @@ MINUTE = 60_000
 HOUR_NS = 3600 * 10**9
 Row = dict[str, Any]
 Answer = list[tuple[Any, ...]]
+#: Runs a query in an engine: the names of the columns, and the rows.
+Ask = Callable[[str, str], tuple[list[str], Answer]]
 
 
 class Recipe(NamedTuple):
@@ -46,7 +48,8 @@ def recipes() -> list[Recipe]:
     sections = re.split(r"^## (\d+)\. (.*)$", PAGE.read_text(encoding="utf-8"), flags=re.MULTILINE)[1:]
     found = []
     for number, title, text in zip(*(iter(sections),) * 3, strict=True):
-        blocks = re.findall(r"^```sql ?([a-z ]*)\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
+        pattern = r"^```(?:sql|python)(?: +([a-z ]+))?\n(.*?)^```$"
+        blocks = re.findall(pattern, text, re.MULTILINE | re.DOTALL)
         assert blocks, title
         found += [Recipe(int(number), title, tuple(on.split()) or ENGINES, query) for on, query in blocks]
     return found
@@ -119,7 +122,7 @@ NAMES = [table.name for table in (*TABLES, *DERIVED)]
 
 
 @pytest.fixture(scope="module")
-def engines(out: Path, request: pytest.FixtureRequest) -> Callable[[str, str], Answer]:
+def engines(out: Path, request: pytest.FixtureRequest) -> Ask:
     """Runs a query in an engine, which opens the tables as the page says."""
     database = duckdb.connect()
     for name in NAMES:
@@ -127,21 +130,31 @@ def engines(out: Path, request: pytest.FixtureRequest) -> Callable[[str, str], A
     context = pl.SQLContext({name: pl.scan_delta(str(out / name)) for name in NAMES})
     opened: list[SparkSession] = []
 
-    def ask(engine: str, query: str) -> Answer:
+    def ask(engine: str, query: str) -> tuple[list[str], Answer]:
         if engine == "duckdb":
-            return database.sql(query).fetchall()
+            answer = database.sql(query)
+            return answer.columns, answer.fetchall()
         if engine == "polars":
-            return context.execute(query, eager=True).rows()
+            found = context.execute(query, eager=True) if "SELECT" in query else printed(query, out)
+            return found.columns, found.rows()
         spark: SparkSession = request.getfixturevalue("spark")
         if not opened:
             for name in NAMES:
-                frame = spark.read.option("basePath", str(out / name))
-                uris = DeltaTable(out / name).file_uris()
-                frame.parquet(*uris).createOrReplaceTempView(name)
+                frame = spark.read.format("headwater.table").load(str(out / name))
+                frame.createOrReplaceTempView(name)
             opened.append(spark)
-        return [tuple(row) for row in spark.sql(query).collect()]
+        result = spark.sql(query)
+        return result.columns, [tuple(row) for row in result.collect()]
 
     return ask
+
+
+def printed(program: str, out: Path) -> pl.DataFrame:
+    """What a program of the page prints."""
+    found: list[pl.DataFrame] = []
+    exec(program.replace('"tables/', f'"{out}/'), {"pl": pl, "print": found.append})
+    (frame,) = found
+    return frame
 
 
 def plain(value: Any) -> Any:
@@ -319,27 +332,53 @@ def same(answer: Answer, wanted: Answer) -> bool:
     )
 
 
+def in_order(columns: list[str], answer: Answer, query: str) -> bool:
+    """Whether rows are in the order of the query. Engines differ in where they put nulls."""
+    sql = re.search(r"ORDER BY ([^()]*)$", query)
+    names = sql[1].split(", ") if sql else re.findall(r'"(\w+)"', query[query.index(".sort(") :])
+    keys = [(name.split()[0].rpartition(".")[2], name.split()[-1] == "DESC") for name in names]
+    for one, other in pairwise(answer):
+        for name, descends in keys:
+            a, b = (row[columns.index(name)] for row in (one, other))
+            if a != b:
+                if a is not None and b is not None and (a > b) != descends:
+                    return False
+                break
+    return True
+
+
 def test_there_is_an_answer_for_each_question() -> None:
-    assert [recipe.number for recipe in RECIPES] == list(range(1, len(EXPECTED) + 1))
+    assert sorted({recipe.number for recipe in RECIPES}) == list(range(1, len(EXPECTED) + 1))
+    for number in range(1, len(EXPECTED) + 1):
+        found = [engine for recipe in RECIPES if recipe.number == number for engine in recipe.engines]
+        assert sorted(found) == sorted(ENGINES)
+
+
+def test_the_order_is_checked() -> None:
+    rows: Answer = [(None, 2, 1), ("a", 2, 1), ("a", 1, 2), ("a", 1, 3)]
+    assert in_order(["b", "n", "k"], rows, "SELECT 1\nORDER BY t.b, n DESC, k")
+    assert in_order(["b", "n", "k"], rows, 'f(b)\n.sort("b")')
+    assert not in_order(["b", "n", "k"], rows, "SELECT 1\nORDER BY b, n")
+    assert not in_order(["b", "n", "k"], rows[::-1], "SELECT 1\nORDER BY k")
 
 
 @each_row("recipe", RECIPES, ids=lambda recipe: recipe.title)
-def test_duckdb_and_polars(
-    recipe: Recipe, engines: Callable[[str, str], Answer], rows: dict[str, list[Row]]
-) -> None:
+def test_duckdb_and_polars(recipe: Recipe, engines: Ask, rows: dict[str, list[Row]]) -> None:
     wanted = EXPECTED[recipe.number - 1](rows)
     assert wanted
     for engine in recipe.engines:
-        if engine != "spark":
-            answer = engines(engine, recipe.query)
+        if engine != "spark" and ("SELECT" in recipe.query or hasattr(pl, "Map")):  # Python 3.10 has Polars 1
+            columns, answer = engines(engine, recipe.query)
             assert same(answer, wanted), (engine, answer[:3], wanted[:3])
+            assert in_order(columns, answer, recipe.query), (engine, answer)
 
 
-def test_spark(engines: Callable[[str, str], Answer], rows: dict[str, list[Row]]) -> None:
+def test_spark(engines: Ask, rows: dict[str, list[Row]]) -> None:
     wrong = []
     for recipe in RECIPES:
         if "spark" in recipe.engines:
-            answer, wanted = engines("spark", recipe.query), EXPECTED[recipe.number - 1](rows)
-            if not same(answer, wanted):
+            columns, answer = engines("spark", recipe.query)
+            wanted = EXPECTED[recipe.number - 1](rows)
+            if not (same(answer, wanted) and in_order(columns, answer, recipe.query)):
                 wrong.append((recipe.title, answer[:3], wanted[:3]))
     assert not wrong

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import cbor2
+import numpy as np
 import pyarrow as pa
 import pytest
 from hypothesis import given, settings
@@ -44,7 +45,8 @@ scalars = st.one_of(
 )
 items = st.recursive(
     scalars | st.binary(max_size=5),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=5),
+    max_leaves=10,  # most of the time would go into making the values
 )
 
 
@@ -164,6 +166,8 @@ def test_the_content_type_decides() -> None:
     ]
     assert parsed([data] * 5, content_type=types)[1] == [{"x": 1.0}, {"x": 1.0}, {}, {"x": 1.0}, {"x": 1.0}]
     assert parsed([b'{"x": 1}'] * 5, content_type=types)[1] == [{}, {}, {"x": 1.0}, {"x": 1.0}, {"x": 1.0}]
+    fmq = b"\xe1\x01\x11\x01x\x41"
+    assert parsed([fmq] * 5, content_type=types)[1] == [{"x": 0.0}] * 5
 
 
 def each(payload: bytes) -> Mapping[str, Any] | None:
@@ -221,6 +225,69 @@ def test_a_decoder_with_too_few_rows_fails() -> None:
     _, _, failed = parsed([b"a", b"b"], Rules(decoders=registered({"#": short})), topic=["t", "t"])
     assert failed[0].endswith("the decoder returned 0 rows for 1 payloads")
     assert len(failed) == 2
+
+
+class MuteError(Exception):
+    def __str__(self) -> str:
+        raise ValueError
+
+
+@each_row(
+    "error, text",
+    [
+        (ValueError("\udcff"), "ValueError: \\udcff"),
+        (MuteError(), "MuteError: its error has no text"),
+        (SystemExit(3), "SystemExit: 3"),
+        (RecursionError("deep"), "RecursionError: deep"),
+    ],
+)
+def test_any_error_of_a_decoder_is_noted(error: BaseException, text: str) -> None:
+    def function(_: Any) -> Any:
+        raise error
+
+    for decoder in (function, columns(lambda payloads: function(payloads))):
+        _, _, failed = parsed([b"a"] * 2, Rules(decoders=registered({"#": decoder})), topic=["t"] * 2)
+        assert failed == {0: f"#: {text}", 1: f"#: {text}"}
+        assert pa.array(failed.values(), pa.string()).to_pylist() == [f"#: {text}"] * 2
+
+
+def test_numbers_of_numpy_and_unsigned_columns() -> None:
+    def scalars(payload: bytes) -> Any:
+        seq = np.frombuffer(payload, "<u8")[0]
+        return {"board": "b", "boot": np.uint8(1), "seq": seq, "x": np.float32(0.5), "on": np.bool_(True)}
+
+    @columns
+    def arrays(payloads: Any) -> Any:
+        seq = np.frombuffer(b"".join(payloads.to_pylist()), "<u8")
+        n = len(seq)
+        return {
+            "board": ["b"] * n,
+            "boot": pa.array([1] * n, pa.uint8()),
+            "seq": seq,
+            "x": [0.5] * n,
+            "on": [True] * n,
+        }
+
+    payloads = [value.to_bytes(8, "little") for value in (5, 2**63 - 1, 2**63)]
+    for decoder in (scalars, arrays):
+        who, values, failed = parsed(payloads, Rules(decoders=registered({"#": decoder})), topic=["t"] * 3)
+        assert who == [("b", 1, 5, -1), ("b", 1, 2**63 - 1, -1), False]
+        assert values == [{"x": 0.5, "on": 1.0}] * 2 + [{}]
+        assert not failed
+
+
+def test_columns_of_malformed_strings_fail() -> None:
+    @columns
+    def malformed(payloads: Any) -> Any:
+        return {
+            "board": pa.Array.from_buffers(
+                pa.string(), len(payloads), payloads.buffers(), offset=payloads.offset
+            )
+        }
+
+    _, _, failed = parsed([b"\xff", b"x"], Rules(decoders=registered({"#": malformed})), topic=["t"] * 2)
+    assert list(failed) == [0]
+    assert "Invalid UTF8" in failed[0]
 
 
 # -- identities --------------------------------------------------------------------------------------------------------
@@ -373,6 +440,7 @@ def test_properties_identify_a_message_in_any_part(tmp_path: Path) -> None:
         (["--decoder", "a=m"], "expected FILTER=MODULE:FUNCTION"),
         (["--decoder", "a=no_such_module:f"], "No module named 'no_such_module'"),
         (["--decoder", "a=struct:no_such"], "no attribute 'no_such'"),
+        (["--decoder", "a=.struct:x"], "TypeError in .struct"),
         (["--identity", "board=topic:x"], "with one level {}"),
     ],
 )

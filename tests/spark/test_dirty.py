@@ -13,15 +13,18 @@ from typing import Any
 import pytest
 
 from headwater_host.capture.format import DUPLICATE
+from headwater_host.capture.log_id import log_id
+from headwater_host.capture.manifest import read_manifest
 from headwater_host.mqtt_properties import encode
 from headwater_spark import delta
 from headwater_spark.fmq_core import CoreFrame
 from headwater_spark.growth import grow
+from headwater_spark.positions import Position
 from headwater_spark.result import Result
 from headwater_spark.tables import FRAMES, MESSAGES, QUARANTINE
 from tests.fuzz.packets import damage_bytes
 from tests.spark.fmq_bytes import fmq_publish, message_id, spoiled
-from tests.spark.logs import BEGIN_NS, InProcess, Rec, ack, damage, publish, reading, write_log
+from tests.spark.logs import BEGIN_NS, InProcess, Rec, ack, damage, publish, reading, rows, write_log
 from tests.spark.test_mqtt import of_core
 
 COUNT = 1500
@@ -100,7 +103,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Result, int]:
     blocks = [records[at : at + PER_BLOCK] for at in range(0, len(records), PER_BLOCK)]
     log = write_log(tmp / "log", blocks, segment_blocks=60)
     segments = sorted(log.glob("*.hwc"))
-    assert len(segments) > 2
+    assert len(segments) > 3
     lost = 0
     for block, at in FLIPPED:
         damage(segments[0], block, at)
@@ -153,6 +156,25 @@ def test_each_frame_ends_in_one_place(run: tuple[Path, Result, int]) -> None:
     assert in_all["identity_conflict"] > 500
     assert duplicates["frames"] > 500
     assert len(in_all) > 6
+
+
+def test_four_batches_are_one(run: tuple[Path, Result, int], tmp_path: Path) -> None:
+    """The same log in batches that end with segments: the same frames, messages and refusals."""
+    out, whole, _ = run
+    log = out.parent / "log"
+    entries = list(read_manifest(log).entries.values())
+    stops = [entries[len(entries) * quarter // 4 - 1] for quarter in (1, 2, 3)]
+    ends = [{log_id(log): Position(one.file, one.bytes, one.next_sequence)} for one in stops]
+    results = [
+        grow(InProcess(), [log], tmp_path / "out", upto=end, partition_bytes=20_000, batch_rows=100)
+        for end in (*ends, None)
+    ]
+    assert [result.batch for result in results] == [1, 2, 3, 4]
+    assert all(result.rows[FRAMES.name] for result in results)
+    assert sum((result.quarantined for result in results), Counter[str]()) == whole.quarantined
+    assert sum(result.duplicates for result in results) == whole.duplicates
+    for table in (FRAMES, MESSAGES, QUARANTINE):
+        assert rows(tmp_path / "out", table) == rows(out, table), table.name
 
 
 def test_what_is_kept_is_what_was_received(run: tuple[Path, Result, int]) -> None:

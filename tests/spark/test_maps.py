@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 
 from headwater_spark import maps
 from headwater_spark.fmq_core import load_map, time_text
-from headwater_spark.payload import Parsed, Parser
+from headwater_spark.parsed import Parsed
+from headwater_spark.payload import Parser
 from tests.rows import each_row
 from tests.spark.fmq_bytes import NOW_NS, Decimal, Nanoseconds, spoiled, value
 

@@ -1,6 +1,10 @@
-"""Which frames are one message: each rule by itself, and the same answer however the log is cut into parts."""
+"""Which frames are one message: each rule by itself, and the same answer however the log is cut into parts.
+
+``HEADWATER_LOGS=1000`` cuts so many random logs, of which each takes half a second.
+"""
 
 import itertools
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -314,7 +318,7 @@ records = st.builds(
 )
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=int(os.environ.get("HEADWATER_LOGS", "25")), deadline=None)
 @given(st.lists(records, min_size=1, max_size=24), st.integers(1, 5), st.integers(2, 4))
 def test_the_tables_do_not_depend_on_how_the_log_is_cut(
     tmp_path_factory: pytest.TempPathFactory, some: list[Rec], per_block: int, max_runs: int

@@ -1,6 +1,8 @@
 """The column-wise decoder gives the core's answers."""
 
 import json
+import random
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +18,9 @@ from headwater.mqtt.properties import Packet5
 from headwater.reasons import REASONS, reason
 from headwater_host.mqtt_properties import decode as read_properties
 from headwater_host.mqtt_properties import encode
-from headwater_spark import properties
+from headwater_spark import property_layouts
 from headwater_spark.mqtt import decode
-from headwater_spark.properties import PROPERTIES
+from headwater_spark.property_columns import PROPERTIES
 from tests.fuzz.packets import damaged
 from tests.fuzz.packets import sensible as sensible_packets
 from tests.rows import each_row
@@ -345,7 +347,7 @@ def test_packets_of_5_0_with_every_property_as_the_core_decodes_them(
     some: list[list[bytes]], known: bool
 ) -> None:
     if not known:
-        properties._KNOWN.clear()
+        property_layouts._KNOWN.clear()
     frames = [frame for group in some for frame in group]
     assert decode_all(frames, 5) == [of_core(frame, 5) for frame in frames]
 
@@ -382,3 +384,89 @@ def test_blocks_of_one_layout_and_of_many(blocks: list[bytes]) -> None:
         assert decode_all(some, 5) == [of_core(frame, 5) for frame in some]
     # The last block ends with the data.
     assert decode_all(frames[:1], 5) == [of_core(frames[0], 5)]
+
+
+def overlong(block: bytes) -> bytes:
+    """The block with a length of four bytes."""
+    length, rest = block[0], block[1:]
+    return bytes([length | 128, 128, 128, 0]) + rest
+
+
+def shapes(rng: random.Random) -> list[Callable[[int], bytes]]:
+    """Makers of blocks that are alike, or nearly so."""
+    pairs = [("k", "v")] * rng.randrange(3)
+    return [
+        lambda k: b"\x00",
+        lambda k: blocks_of(1, content_type="a/b", user_property=[*pairs, ("site", "é")])[0],
+        lambda k: blocks_of(1, message_expiry_interval=k, user_property=[("trace", f"{k:03}"), ("b", "")])[0],
+        lambda k: blocks_of(1, response_topic=f"answer/{k}", correlation_data=bytes([k]))[0],
+        lambda k: blocks_of(1, content_type="t" * (k % 3), user_property=[("", "x" * (k % 2))])[0],
+        lambda k: blocks_of(1, topic_alias=1 + k % 3, content_type="json")[0],
+        lambda k: overlong(blocks_of(1, content_type=f"{k:02}")[0]),
+        lambda k: blocks_of(1, user_property=[("large", "v" * (1000 + k % 50))])[0],
+        # Malformed in some: no UTF-8, a wildcard, U+0000, a value of 2, a repeated property, an unknown one, cut short.
+        lambda k: b"\x07\x26\x00\x01" + bytes([k]) + b"\x00\x01v",
+        lambda k: b"\x05\x08\x00\x02a" + bytes([0x20 + k % 16]),
+        lambda k: b"\x04\x03\x00\x01" + bytes([k % 8]),
+        lambda k: b"\x02\x01" + bytes([k % 3]),
+        lambda k: b"\x08\x03\x00\x01a" + bytes([k % 4]) + b"\x00\x01b",
+        lambda k: b"\x07\x26\x00\x01k\x00" + bytes([k % 3]) + b"v",
+    ]
+
+
+def test_batches_with_several_layouts() -> None:
+    for seed in range(40):
+        rng = random.Random(seed)
+        property_layouts._KNOWN.clear()
+        for _ in range(3):
+            makers = rng.sample(shapes(rng), rng.randrange(1, 6))
+            weights = [rng.choice([1, 5, 50]) for _ in makers]
+            blocks = [
+                rng.choices(makers, weights)[0](rng.randrange(256)) for _ in range(rng.choice([3, 60, 250]))
+            ]
+            some = [
+                publish(
+                    rng.choice(["a", "a/b", ""]) if seed % 4 == 0 else "a",
+                    "x",
+                    qos=rng.randrange(3),
+                    block=block,
+                )
+                for block in blocks
+            ]
+            assert decode_all(some, 5) == [of_core(frame, 5) for frame in some], seed
+
+
+def test_layouts_learn_which_values_vary() -> None:
+    def left(blocks: list[bytes]) -> int:
+        data = np.frombuffer(b"".join(blocks), np.uint8)
+        ends = np.cumsum([len(block) for block in blocks], dtype=np.int32)
+        sizes = np.array([len(block) - 1 for block in blocks], np.int32)
+        parts, rows = property_layouts.split(data, ends - sizes, sizes)
+        assert sorted(row for some in (*(part.rows for part in parts), rows) for row in some) == list(
+            range(len(blocks))
+        )
+        return len(rows)
+
+    property_layouts._KNOWN.clear()
+    usual = blocks_of(5000, message_expiry_interval=lambda k: k, content_type="json")
+    longer = blocks_of(1, message_expiry_interval=7, content_type="text/plain")
+    other = [b"\x0c\x09\x00\x09" + bytes(9)]
+    assert left(usual) == 0
+    (layout,) = property_layouts._KNOWN.values()
+    assert layout.known == [4, b"json"]
+    # A rare value widens a layout; a rare layout is left to others.
+    assert left([*usual[:3000], *longer, *other, *usual[3000:]]) == 1
+    (layout,) = property_layouts._KNOWN.values()
+    assert layout.known == [4, None]
+    # Blocks that become unlike all before.
+    assert left(blocks_of(300, user_property=[("k", "v")], payload_format_indicator=1)) == 0
+    assert left(blocks_of(300, correlation_data=lambda k: k.to_bytes(5, "big"))) == 0
+
+
+def test_layouts_that_are_not_used_are_forgotten() -> None:
+    property_layouts._KNOWN.clear()
+    for size in range(60):
+        frames = [publish("a", "x", block=blocks_of(1, user_property=[("k" * size, "v")])[0])] * 3
+        assert decode_all(frames, 5) == [of_core(frame, 5) for frame in frames]
+        assert len(property_layouts._KNOWN) <= 32
+    assert len(property_layouts._KNOWN) == 32

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 
 def upload(directory: Path, bucket: Bucket, prefix: str = "") -> Log:
-    return Log(bucket.upload(directory, prefix), bucket.storage)
+    return Log.at(bucket.upload(directory, prefix), bucket.options)
 
 
 def readings(board: str, start: int, count: int) -> list[list[Rec]]:

@@ -10,10 +10,11 @@ import numpy as np
 import pytest
 
 from headwater_spark import health, overview, page, report
+from headwater_spark.options import parse_time
 from headwater_spark.overview import NO_BOARD, Options, Slots
 from headwater_spark.pipeline import run_on
 from headwater_spark.tables import RECONCILIATION
-from headwater_spark.verdict import duration, explain, headline, verdict
+from headwater_spark.verdict import duration, explain, headline, label, percent, verdict
 from tests.conftest import require
 from tests.host.command import headwater_here
 from tests.rows import each_row
@@ -64,7 +65,7 @@ def test_boards_gaps_and_their_causes(tmp_path: Path) -> None:
         ("b1", 19, 1, 0),
         ("b2", 16, 4, 1),
         ("b3", 6, 1, 0),
-        (NO_BOARD, 1, 0, 0),
+        (None, 1, 0, 0),
     ]
     assert [(board.starts, board.restarts) for board in found.boards] == [(1, 0), (1, 0), (2, 1), (0, 0)]
     (b2,) = found.gaps["b2"]
@@ -82,6 +83,34 @@ def test_boards_gaps_and_their_causes(tmp_path: Path) -> None:
         "look: 1 restart: b3 1.",
         "ok: 1 duplicate was removed.",
     ]
+
+
+def test_a_board_with_the_name_of_messages_without_an_identity(tmp_path: Path) -> None:
+    out = tables(
+        tmp_path,
+        *(message(NO_BOARD, 1, seq, seq * SECOND, values={"c": 20 + seq}) for seq in (0, 1, 3)),
+        Rec(publish("t", b'{"v": 1}'), at=5 * SECOND),
+        Rec(publish("t", b'{"v": 2}'), at=6 * SECOND),
+    )
+    found = overview.overview(out)
+    assert [(board.name, board.messages, board.missing) for board in found.boards] == [
+        (NO_BOARD, 3, 1),
+        (None, 2, 0),
+    ]
+    assert [board.rate.sum() for board in found.boards] == [3, 2]
+    assert [sum(board.qos.values()) for board in found.boards] == [3, 2]
+    assert list(found.gaps) == [NO_BOARD]
+    assert {name: [one.metric for one in series] for name, series in found.series.items()} == {
+        NO_BOARD: ["c"],
+        None: ["v"],
+    }
+    assert "look: 1 of 4 messages (25 %) are missing by their sequence numbers: (no identity) 1." in texts(
+        found
+    )
+    text = page.render(found, "x")
+    assert text.count("messages of (no identity) over time") == 2
+    assert "1 board" in text
+    assert len(overview.overview(out, Options(boards=(NO_BOARD,))).series) == 2
 
 
 def test_the_verdict_of_a_board_that_is_silent_and_of_damage(tmp_path: Path) -> None:
@@ -216,6 +245,47 @@ def test_durations(ns: int, text: str) -> None:
     assert duration(ns) == text
 
 
+@each_row("part, whole, text", [(1, 300, "0.33"), (5, 60, "8.3"), (1, 4, "25"), (10**18 - 1, 10**18, "100")])
+def test_percentages(part: int, whole: int, text: str) -> None:
+    assert percent(part, whole) == text
+
+
+@each_row(
+    "name, text", [("b1", "b1"), ("", '""'), (" ", '" "'), ("x" * 80, "x" * 80), ("y" * 81, "y" * 79 + "…")]
+)
+def test_names_are_short_and_never_blank(name: str, text: str) -> None:
+    assert label(name) == text
+
+
+def test_charts_of_the_largest_numbers(tmp_path: Path) -> None:
+    """Neither a sum nor the range of values need fit in a double."""
+    large = (1e308, -1e308, 1.1e308, 1.2e308)
+    records = [
+        message("b1", 1, seq, 0 if value > 1e308 else seq * SECOND, values={"v": value})
+        for seq, value in enumerate(large)
+    ]
+    out = tables(tmp_path, *records)
+    (series,) = overview.overview(out).series["b1"]
+    drawn = series.mean[~np.isnan(series.mean)]
+    assert np.isfinite(drawn).all()
+    assert (drawn <= 1.2e308).all()
+    report.write_page(out, tmp_path / "page.html")
+    assert not re.search(r"\b(nan|inf)\b", (tmp_path / "page.html").read_text())
+
+
+def test_a_page_lists_constants_and_some_of_many_values(tmp_path: Path) -> None:
+    many = {f"v{k:03d}": 1.5 for k in range(50)}
+    varied = [
+        message("b2", 1, seq, seq * SECOND, values={f"w{k:03d}": float(seq) for k in range(60)})
+        for seq in range(3)
+    ]
+    out = tables(tmp_path, *(message("b1", 1, seq, seq * SECOND, values=many) for seq in range(3)), *varied)
+    report.write_page(out, tmp_path / "page.html")
+    text = (tmp_path / "page.html").read_text()
+    assert re.search(r"<h3>b1</h3>.*?Constant: v000 = 1\.5, .*v029 = 1\.5, and 20 more\.", text)
+    assert re.search(r"beyond 12 values: w012, .*w041, and 18 more\.", text)
+
+
 EVIL = "<script>alert(1)</script>$\\frac"
 
 
@@ -293,6 +363,26 @@ def test_a_browser_shows_the_page_at_400_pixels_and_in_the_dark(evil: Path, tmp_
         assert page_ == {"charts": 0, "low": 0, "dark": bool(dark), "requests": 0}
 
 
+def test_a_span_without_bounds(tmp_path: Path) -> None:
+    """The default begin is 7 days before the last message, not before a later end."""
+    out = tables(tmp_path, *(message("b1", 1, seq, seq * HOUR) for seq in range(3)))
+    for since, until in (("0001-01-01", "9999-12-31"), (None, "9999-12-31"), ("0001-01-01", None)):
+        since_ns, until_ns = (None if text is None else parse_time(text) for text in (since, until))
+        assert overview.overview(out, Options(since_ns, until_ns)).messages == 3
+    for bound in (-(1 << 63), (1 << 63) - 1):
+        assert overview.overview(out, Options(bound, bound)).messages == 0
+        assert overview.overview(out, Options(until_ns=bound)).messages == (3 if bound > 0 else 0)
+
+
+def test_names_cannot_control_the_terminal(tmp_path: Path) -> None:
+    """Neither the verdict nor the table of a run prints control characters of a board's name."""
+    name = "\x1b[2J\u202ex"
+    out = tables(tmp_path, *(message(name, 1, seq, seq * SECOND) for seq in (0, 1, 3)))
+    done = headwater_here("pipeline", "report", "--tables", out)
+    assert "sequence numbers: \ufffd[2J\ufffdx 1." in done.stdout.decode()
+    assert "\x1b" not in report.text_table([{"board": name}])
+
+
 def test_the_command(tmp_path: Path) -> None:
     out = tables(tmp_path, *(message("b1", 1, seq, seq * SECOND) for seq in (0, 1, 3)))
     done = headwater_here("pipeline", "report", "--tables", out)
@@ -307,7 +397,12 @@ def test_the_command(tmp_path: Path) -> None:
         (["--tables", tmp_path / "nothing"], "is not a directory"),
         (["--tables", tmp_path], "has no table device_health"),
         (["--tables", out, "--since", "soon"], "soon: not a time such as 2026-11-22T08:00:00Z"),
-        (["--tables", out, "--out", tmp_path / "no" / "page.html"], "No such file or directory"),
+        (["--tables", out, "--out", tmp_path / "no" / "page.html"], "page.html: No such file or directory"),
+        (["--tables", out, "--board", "b9"], "--board b9: no message of this board is in the span"),
+        (
+            ["--tables", out, "--since", "2026-10-01", "--until", "2026-09-01"],
+            "--since is not before --until",
+        ),
     ):
         done = headwater_here("pipeline", "report", *options)
         assert done.returncode in (1, 2)

@@ -3,8 +3,11 @@
 import json
 import os
 import re
+import shutil
+import signal
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,12 +18,12 @@ import pytest
 from headwater_host.capture.format import DUPLICATE
 from headwater_host.cli.main import main
 from headwater_host.mqtt_properties import encode
-from headwater_spark import delta, growth, passes, pipeline, report
+from headwater_spark import delta, passes, pipeline, report, run
 from headwater_spark.pipeline import run_on
 from headwater_spark.plan import plan
 from headwater_spark.result import Result
 from headwater_spark.tables import FRAMES, MESSAGES, QUARANTINE, TABLES, TELEMETRY
-from tests.host.command import headwater
+from tests.host.command import HEADWATER, PATIENCE_S, environment, headwater
 from tests.spark.logs import (
     BEGIN_NS,
     SERIAL,
@@ -34,6 +37,7 @@ from tests.spark.logs import (
     rows,
     write_log,
 )
+from tests.waiting import wait_until
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -350,7 +354,7 @@ def test_the_command_says_what_a_task_failed_on(
         sorted(capture.glob("segment-*.hwc"))[1].unlink()
         return made
 
-    monkeypatch.setattr(growth, "plan", plan_and_lose)
+    monkeypatch.setattr(run, "plan", plan_and_lose)
     assert main(["pipeline", "run", "--capture", str(capture), "--out", str(tmp_path / "out")]) == 1
     last = capfd.readouterr().err.splitlines()[-1]
     assert last.startswith("headwater: a Spark task failed: FileNotFoundError: ")
@@ -379,7 +383,7 @@ def test_a_place_that_cannot_be_written_is_an_error(tmp_path: Path) -> None:
         (["--capture", ".", "--batch-rows", "x"], "is not a whole number from 1"),
         (["--capture", ".", "--out", "."], "is the capture log itself"),
         (["--capture", ".", "--out", ""], "the directory name is empty"),
-        (["--capture", ".", "--out", "s3://bucket/out"], "s3://bucket/out: this needs a directory of this"),
+        (["--capture", ".", "--out", "gs://bucket/out"], "gs://bucket/out: tables need a directory or S3"),
         (["--capture", ".", "--conf", "key"], "expected KEY=VALUE"),
         (["--capture", ".", "--logical-topic", "a/#/b"], "a/#/b: not a valid topic filter"),
         (["--capture", ".", "--max-message", "2g"], "2g: a size here is 1 to 1g"),
@@ -404,6 +408,87 @@ def test_a_wrong_command_line_says_what_is_wrong(
     assert message in err
     assert "starting Spark" not in err
     assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="children are found in /proc")
+def test_an_interrupt_while_java_starts_ends_java(tmp_path: Path) -> None:
+    """Java that finds nobody to report to would wait for ever, after a stack trace on the terminal."""
+    java = shutil.which("java")
+    started = tmp_path / "started"
+    (tmp_path / "bin").mkdir()
+    script = tmp_path / "bin/java"
+    # Only the driver's Java is slow.
+    script.write_text(
+        f'#!/bin/sh\ncase "$*" in *-version* | *launcher.Main*) exec {java} "$@";; esac\n'
+        f"echo $$ >{started}.new; mv {started}.new {started}; exec sleep 600\n"
+    )
+    script.chmod(0o755)
+    log = write_log(tmp_path / "log", [[Rec(publish("t", "x"))]])
+    command = [*HEADWATER, "pipeline", "run", "--capture", str(log), "--out", str(tmp_path / "out")]
+    with subprocess.Popen(
+        command, env=environment(JAVA_HOME=str(tmp_path)), stderr=subprocess.PIPE, text=True
+    ) as process:
+        wait_until(started.exists)
+        process.send_signal(signal.SIGINT)
+        # Java has the pipe open as well.
+        _, err = process.communicate(timeout=PATIENCE_S)
+    assert (process.returncode, err) == (130, "pipeline: starting Spark\n")
+
+
+def java_of(process: subprocess.Popen[str]) -> int:
+    """Return the id of the Java process that runs a command's Spark, or 0 while there is none."""
+    for task in Path(f"/proc/{process.pid}/task").iterdir():
+        for child in (task / "children").read_text().split():
+            with suppress(OSError):
+                if b"org.apache.spark.deploy.SparkSubmit" in Path(f"/proc/{child}/cmdline").read_bytes():
+                    return int(child)
+    return 0
+
+
+@pytest.mark.needs_java
+@pytest.mark.skipif(sys.platform != "linux", reason="children are found in /proc")
+def test_an_interrupt_ends_the_real_java_that_starts(tmp_path: Path) -> None:
+    log = write_log(tmp_path / "log", [[Rec(publish("t", "x"))]])
+    command = [*HEADWATER, "pipeline", "run", "--capture", str(log), "--out", str(tmp_path / "out")]
+    with subprocess.Popen(command, env=environment(), stderr=subprocess.PIPE, text=True) as process:
+        wait_until(lambda: java_of(process))
+        process.send_signal(signal.SIGINT)
+        # Java has the pipe open as well.
+        _, err = process.communicate(timeout=PATIENCE_S)
+    assert process.returncode == 130
+    assert "pipeline: starting Spark\n" in err
+    assert "Traceback" not in err
+
+
+@pytest.mark.needs_java
+@pytest.mark.skipif(sys.platform != "linux", reason="children are found in /proc")
+def test_a_run_whose_java_is_killed_says_so(tmp_path: Path) -> None:
+    log = write_log(tmp_path / "log", [[Rec(publish("t", "x"))]])
+    (tmp_path / "slow.py").write_text(
+        "import pathlib, time\n"
+        "def decode(payload):\n"
+        "    if pathlib.Path('wait').exists():\n"
+        "        pathlib.Path('wait').rename('decoding')\n"
+        "        time.sleep(600)\n"
+        "    return {'length': len(payload)}\n"
+    )
+    (tmp_path / "wait").touch()
+    places = ["--capture", str(log), "--out", str(tmp_path / "out"), "--master", "local[1]"]
+    command = [*HEADWATER, "pipeline", "run", *places, "--decoder", "t=slow:decode"]
+    with subprocess.Popen(
+        command, cwd=tmp_path, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        wait_until((tmp_path / "decoding").exists)
+        os.kill(java_of(process), signal.SIGKILL)
+        _, err = process.communicate(timeout=PATIENCE_S)
+    assert process.returncode == 1
+    assert err.splitlines()[-1] == "headwater: Java, which runs Spark, has ended; run the command again"
+    assert "Traceback" not in err
+    again = subprocess.run(
+        command, cwd=tmp_path, env=environment(), capture_output=True, text=True, check=True
+    )
+    assert "completing batch 1, which was interrupted" in again.stderr
+    assert len(rows(tmp_path / "out", MESSAGES)) == 1
 
 
 @pytest.mark.parametrize(

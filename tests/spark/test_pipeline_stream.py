@@ -1,9 +1,14 @@
 """``headwater pipeline stream``: the tables of a stream are those of a batch run, however it is interrupted."""
 
+import json
+import shutil
 import signal
 import subprocess
+import sys
 import threading
+import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -11,18 +16,20 @@ import pytest
 
 from headwater_host.capture.log_id import log_id
 from headwater_host.capture.manifest import list_log
+from headwater_host.cli.main import main
 from headwater_spark import delta
-from headwater_spark.batches import writing
+from headwater_spark.batches import Batches, LogRange, writing
 from headwater_spark.pipeline import run_on
 from headwater_spark.plan import Log
 from headwater_spark.positions import Limits, Position, advance
-from headwater_spark.stream import Progress, Stream
+from headwater_spark.stream import CHECKPOINTS, Progress, Stream
 from headwater_spark.stream_command import line
-from headwater_spark.tables import FRAMES, MESSAGES
+from headwater_spark.tables import DEVICE_HEALTH, FRAMES, MESSAGES
 from tests.host.command import HEADWATER, PATIENCE_S, environment, headwater
 from tests.rows import each_row
 from tests.spark import test_logical_pipeline, test_pipeline, test_pipeline_fmq
 from tests.spark.logs import InProcess, Rec, assert_same_tables, publish, reading, rows, write_log
+from tools.toolchain import ROOT
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -188,23 +195,208 @@ def test_a_stream_in_spark(spark: "SparkSession", tmp_path: Path) -> None:
 
 
 @pytest.mark.needs_java
+@each_row("every_s", [0.5, 1e9])
+def test_derived_tables_are_complete_when_a_stream_is_idle_or_ends(
+    spark: "SparkSession", tmp_path: Path, every_s: float
+) -> None:
+    from headwater_spark.engine import SparkEngine
+
+    log, out = log_of(tmp_path / "log", 0, *[5] * 6), tmp_path / "out"
+
+    def counted() -> int:
+        return sum(rows(out, DEVICE_HEALTH, "messages")) if (out / "_batches").exists() else 0
+
+    stream = Stream(SparkEngine(spark), [Log.at(log)], out, derive_every_s=every_s)
+    thread = threading.Thread(
+        target=stream.run, args=[spark], kwargs={"trigger": 0.1, "bytes_per_trigger": 1000}
+    )
+    thread.start()
+    deadline = time.monotonic() + PATIENCE_S
+    while (len(rows(out, MESSAGES, "seq")) if counted() else 0) < 30 or (every_s < 1 and counted() < 30):
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+    if every_s > 1:
+        assert counted() < 30
+    stream.stop()
+    thread.join(PATIENCE_S)
+    assert counted() == 30
+    run_on(InProcess(), log, tmp_path / "batch")
+    assert_same_tables(out, tmp_path / "batch")
+
+
+@pytest.mark.needs_java
+def test_a_log_is_added_to_a_stream_and_another_left_out(spark: "SparkSession", tmp_path: Path) -> None:
+    from headwater_spark.engine import SparkEngine
+
+    logs = [tmp_path / name for name in ("a", "b", "c")]
+    seen: list[Progress] = []
+
+    def run(*some: Path) -> list[int]:
+        """The records of each batch."""
+        seen.clear()
+        where = [Log.at(log) for log in some]
+        Stream(SparkEngine(spark), where, tmp_path / "out", show=seen.append).run(spark, trigger=None)
+        return [progress.result.plan.records for progress in seen]
+
+    for number, log in enumerate(logs):
+        log_of(log, 10 * number, 5)
+    assert run(*logs[:2]) == [10]
+    assert run(*logs) == [5]
+    (checkpoint,) = (tmp_path / "out" / CHECKPOINTS).iterdir()
+    log_of(logs[0], 30, 5)
+    log_of(logs[1], 40, 5)
+    # A log that is left out goes on where it was.
+    assert run(logs[0], logs[2]) == [5]
+    assert run(*logs) == [5]
+    # Without a checkpoint, the tables' positions are the beginning.
+    shutil.rmtree(checkpoint)
+    assert run(*logs) == []
+    log_of(logs[2], 50, 5)
+    assert run(*logs) == [5]
+    assert seen[0].behind == 0
+    run_on(InProcess(), logs, tmp_path / "batch")
+    assert_same_tables(tmp_path / "out", tmp_path / "batch")
+
+
+def test_a_stream_completes_an_interrupted_batch_before_it_begins(tmp_path: Path) -> None:
+    log = log_of(tmp_path / "log", 0, 5)
+    (end,) = positions(log, 10)
+    stream = Stream(InProcess(), [Log.at(log), Log.at(tmp_path / "later")], tmp_path / "out")
+    stream.add(end, 0)
+    log_of(log, 5, 5)
+    plan = Batches(tmp_path / "out").last()
+    assert plan is not None
+    (upto,) = positions(log, 100)[-1:]
+    ranges = {name: LogRange(str(log), end[name], upto[name]) for name in upto}
+    Batches(tmp_path / "out").plan(replace(plan, number=2, logs=ranges, positions=upto))
+    stream._begin()
+    assert sorted(rows(tmp_path / "out", MESSAGES, "seq")) == list(range(10))
+    assert stream._reached == upto
+
+
+def test_logs_of_a_stream_share_their_storage_options(tmp_path: Path) -> None:
+    logs = [Log.at("s3://bucket/a", (("AWS_REGION", "eu-central-1"),)), Log.at("s3://bucket/b")]
+    for some in (logs, []):
+        with pytest.raises(ValueError, match="a stream needs logs, all with the same storage options"):
+            Stream(InProcess(), some, tmp_path)
+
+
+@pytest.mark.needs_java
 def test_the_command_waits_for_a_log_and_ends_with_a_signal(tmp_path: Path) -> None:
     log, out = tmp_path / "log", tmp_path / "out"
-    command = [*HEADWATER, "pipeline", "stream", "--capture", str(log), "--out", str(out)]
-    command += ["--trigger", "0.1"]
+    (tmp_path / "empty").mkdir()
+    command = [*HEADWATER, "pipeline", "stream", "--capture", str(log), "--capture", str(tmp_path / "empty")]
+    command += ["--out", str(out), "--trigger", "0.1"]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environment()) as process:
         assert process.stderr is not None
         said = []
         for text in process.stderr:
             said.append(text)
-            if "waiting for a log" in text:
+            if f"{log} has no capture log yet: waiting for it" in text:
                 log_of(log, 0, 5, 5)
             if ": batch 1: 10 records" in text:
                 process.send_signal(signal.SIGTERM)
         assert process.wait(PATIENCE_S) == 0, said
+    assert f"pipeline: {tmp_path}/empty has no capture log yet: waiting for it\n" in said
     assert "pipeline: ending after this batch\n" in said
     assert not any("Traceback" in text or "ERROR" in text for text in said), said
     assert sorted(rows(out, MESSAGES, "seq")) == list(range(10))
+
+
+@each_row(
+    "words, code, message",
+    [
+        (["--capture", "{tmp}/file"], 2, "--capture: {tmp}/file is not a directory"),
+        (
+            ["--capture", "{tmp}/log", "--out", "{tmp}/file/out"],
+            1,
+            "--out: cannot write to {tmp}/file/out: Not",
+        ),
+        (["--out", "/sys/headwater"], 1, "--out: cannot write to /sys/headwater: "),
+        (["--checkpoint", "{tmp}/file"], 1, "--checkpoint: cannot write to {tmp}/file: "),
+        ([], 1, "Spark needs Java 17 or newer: PATH has no java: apt-get install"),
+        (["--bytes-per-trigger", "0"], 2, "0: a size here is 1 to 1024g"),
+        (["--trigger", "x"], 2, "argument --trigger: 'x' is not a number of seconds"),
+    ],
+)
+def test_errors_of_the_command_come_at_once(
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    words: list[str],
+    code: int,
+    message: str,
+) -> None:
+    monkeypatch.setenv("PATH", "")
+    monkeypatch.delenv("JAVA_HOME", raising=False)
+    (tmp_path / "file").touch()
+    log_of(tmp_path / "log", 0, 1)
+    given = ["--capture", str(tmp_path / "log"), "--out", str(tmp_path / "out")]
+    given += [word.format(tmp=tmp_path) for word in words]
+    try:
+        found = main(["pipeline", "stream", *given])
+    except SystemExit as error:
+        found = int(error.code or 0)
+    said = capsys.readouterr().err
+    assert message.format(tmp=tmp_path) in said
+    assert "Traceback" not in said
+    assert found == code
+
+
+@each_row(
+    "script, message",
+    [
+        (
+            "echo 'openjdk version \"11.0.2\" 2019-01-15' >&2",
+            "{java} is Java 11, but Spark needs Java 17 or newer: install it and set JAVA_HOME",
+        ),
+        (
+            "echo 'java version \"1.8.0_202\"' >&2",
+            "{java} is Java 8, but Spark needs Java 17 or newer: install it and set JAVA_HOME",
+        ),
+        ("echo broken >&2; exit 1", "{java} is not a Java that works: broken"),
+        ("exit 3", "{java} is not a Java that works: exit code 3"),
+        ("", "{java} is not a Java that works: exit code 0"),
+        (None, "{java} does not start: Exec format error"),
+    ],
+)
+def test_a_java_that_does_not_work_is_told_from_an_old_one(
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    script: str | None,
+    message: str,
+) -> None:
+    java = tmp_path / "bin" / "java"
+    java.parent.mkdir()
+    java.write_text("\0" if script is None else f"#!/bin/sh\n{script}\n")
+    java.chmod(0o755)
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+    log = log_of(tmp_path / "log", 0, 1)
+    assert main(["pipeline", "stream", "--capture", str(log), "--out", str(tmp_path / "out")]) == 1
+    assert capsys.readouterr().err == f"headwater: {message.format(java=java)}\n"
+
+
+def test_a_full_disk_is_named_and_loses_nothing(tmp_path: Path) -> None:
+    if not shutil.which("unshare"):
+        pytest.skip("needs unshare (util-linux)")
+    for number, name in enumerate("abc"):
+        log_of(tmp_path / "log" / name, 100 * number, 50, 50)
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    command = ["unshare", "-rm", sys.executable, "-m", "tests.spark.full_disk"]
+    command += [str(tmp_path / "log"), str(disk)]
+    shown = subprocess.run(command, capture_output=True, text=True, env=environment(), cwd=ROOT, check=True)
+    full = "No space left on device"
+    assert json.loads(shown.stdout) == {
+        "compact": [1, f"headwater: cannot write to {disk}/out: {full}\n"],
+        "run": f"[Errno 28] {full}",
+        "stream": [1, f"headwater: --out: cannot write to {disk}/other: {full}\n"],
+        # With room again, the run completes its batch.
+        "again": 0,
+        "messages": 300,
+        "files": 1,
+    }
 
 
 def test_the_log_itself_is_no_place_for_tables(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 import os
 from itertools import pairwise
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import pytest
@@ -45,6 +46,31 @@ def log_of(directory: Path, *blocks: int, segment_blocks: int = 10**9) -> Path:
 
 def segments(directory: Path) -> list[Path]:
     return sorted(directory.glob("segment-*.hwc"))
+
+
+class Damaged(NamedTuple):
+    """A log: frames of each block, blocks of a segment, and bits that are flipped at places of its segments."""
+
+    blocks: list[int]
+    segment_blocks: int
+    flips: list[tuple[int, int]]
+
+    def write(self, directory: Path) -> None:
+        log_of(directory, *self.blocks, segment_blocks=self.segment_blocks)
+        files = segments(directory)
+        for where, bits in self.flips:
+            path = files[where % len(files)]
+            data = bytearray(path.read_bytes())
+            data[where % len(data)] ^= bits
+            path.write_bytes(data)
+
+
+DAMAGED = st.builds(
+    Damaged,
+    st.lists(st.integers(1, 12), min_size=1, max_size=8),
+    st.integers(1, 4),
+    st.lists(st.tuples(st.integers(0, 10**6), st.integers(1, 255)), max_size=4),
+)
 
 
 def read_all(log: Plan, batch_rows: int = 7) -> tuple[list[tuple[object, ...]], list[Problem]]:
@@ -242,26 +268,12 @@ def test_a_segment_that_is_gone_since_it_was_planned_is_an_error(tmp_path: Path)
 
 
 @settings(max_examples=40, deadline=None)
-@given(
-    st.lists(st.integers(1, 12), min_size=1, max_size=8),
-    st.integers(1, 4),
-    st.lists(st.tuples(st.integers(0, 10**6), st.integers(1, 255)), max_size=4),
-    st.integers(1, 3000),
-)
+@given(DAMAGED, st.integers(1, 3000))
 def test_however_it_is_damaged_and_cut(
-    tmp_path_factory: pytest.TempPathFactory,
-    blocks: list[int],
-    segment_blocks: int,
-    flips: list[tuple[int, int]],
-    size: int,
+    tmp_path_factory: pytest.TempPathFactory, damaged: Damaged, size: int
 ) -> None:
     directory = tmp_path_factory.mktemp("log")
-    log_of(directory, *blocks, segment_blocks=segment_blocks)
-    for where, bits in flips:
-        path = segments(directory)[where % len(segments(directory))]
-        data = bytearray(path.read_bytes())
-        data[where % len(data)] ^= bits
-        path.write_bytes(data)
+    damaged.write(directory)
     check(directory, size)
 
 

@@ -3,13 +3,17 @@
 import io
 import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
-from headwater_spark.engine import SparkEngine
-from headwater_spark.progress import Display, Step, describe
+from headwater_host.progress import Display, Step, describe
+from headwater_spark.engine import LocalEngine, SparkEngine
+from headwater_spark.progress import add_rows, reporting, rows_in
 from tests.rows import each_row
 
 if TYPE_CHECKING:
@@ -82,6 +86,67 @@ def test_short_steps_are_not_shown_and_errors_pass(terminal: bool) -> None:
     assert stream.getvalue() == ""
 
 
+def half_and_wait(go: Path, number: int) -> int:
+    """A task of 100 rows, which waits when it has done half of them."""
+    add_rows(20)
+    add_rows(30)
+    while not go.exists():
+        time.sleep(0.05)
+    add_rows(50)
+    return number
+
+
+@contextmanager
+def go_after(stream: Stream, text: str, go: Path) -> Iterator[None]:
+    """Let tasks go on when the display has shown a text."""
+
+    def release() -> None:
+        try:
+            wait_for(stream, text)
+        finally:
+            go.touch()
+
+    waiting = threading.Thread(target=release)
+    waiting.start()
+    yield
+    waiting.join()
+    assert text in stream.getvalue()
+
+
+def test_rows_within_a_task_are_counted(tmp_path: Path) -> None:
+    stream, go = Stream(False), tmp_path / "go"
+    engine = LocalEngine(Display(stream, delay=0.05, every=0.05))
+    for numbers, text in ([1], "first: 50 %, 50 rows of 100 rows"), ([1, 2], "second: 25 %, 50 rows of 200"):
+        go.unlink(missing_ok=True)
+        with go_after(stream, text, go):
+            step = Step(text.partition(":")[0], 100 * len(numbers))
+            assert engine.run(numbers, partial(half_and_wait, go), step) == numbers
+    assert engine.run([], partial(half_and_wait, go)) == []
+
+
+def test_a_task_on_another_machine_reports_nothing(tmp_path: Path) -> None:
+    def work(number: int) -> int:
+        add_rows(number / 2)
+        return number
+
+    assert reporting(str(tmp_path / "none"), work, 7) == 7
+    reporting(str(tmp_path), work, 2)
+    reporting(str(tmp_path), work, 3)
+    assert rows_in(str(tmp_path)) == 2
+
+
+@pytest.mark.needs_java
+def test_rows_within_a_task_of_spark_are_counted(spark: "SparkSession", tmp_path: Path) -> None:
+    stream, go = Stream(False), tmp_path / "go"
+
+    def work(number: int) -> int:
+        return half_and_wait(go, number)
+
+    with go_after(stream, "reading: 50 %, 50 rows of 100 rows", go):
+        engine = SparkEngine(spark, Display(stream, delay=0.05, every=0.05))
+        assert engine.run([3], work, Step("reading", 100)) == [3]
+
+
 @pytest.mark.needs_java
 def test_sparks_completed_tasks_are_counted(spark: "SparkSession", tmp_path: Path) -> None:
     stream, go = Stream(False), tmp_path / "go"
@@ -92,17 +157,8 @@ def test_sparks_completed_tasks_are_counted(spark: "SparkSession", tmp_path: Pat
             time.sleep(0.05)
         return number
 
-    def release() -> None:
-        try:
-            wait_for(stream, "halves: 50 %, 2 rows of 4 rows")
-        finally:
-            go.touch()
-
-    waiting = threading.Thread(target=release)
-    waiting.start()
     engine = SparkEngine(spark, Display(stream, delay=0.05, every=0.05))
-    for _ in range(2):
-        assert engine.run(range(4), work, Step("halves", 4)) == [0, 1, 2, 3]
-    waiting.join()
-    assert "halves: 50 %, 2 rows of 4 rows" in stream.getvalue()
+    with go_after(stream, "halves: 50 %, 2 rows of 4 rows", go):
+        for _ in range(2):
+            assert engine.run(range(4), work, Step("halves", 4)) == [0, 1, 2, 3]
     assert spark.sparkContext.getLocalProperty("spark.jobGroup.id") is None

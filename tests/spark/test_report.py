@@ -4,14 +4,19 @@ import json
 import random
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
-from headwater_spark import report
+from headwater_spark import commands, report
+from headwater_spark.delta import Tables
+from headwater_spark.latency import buckets
 from headwater_spark.pipeline import Result, run_on
+from headwater_spark.place import Place
 from headwater_spark.report import Compared, compare
-from headwater_spark.stats import buckets, percentile
+from headwater_spark.stats import percentile
+from headwater_spark.tables import TABLES
 from tests.rows import each_row
 from tests.spark.logs import BEGIN_NS, InProcess, Rec, publish, reading, write_log
 
@@ -127,9 +132,40 @@ def test_a_runs_page_has_its_numbers(tmp_path: Path) -> None:
     assert "Problems of the log" not in page
 
 
+def test_a_run_without_news_says_how_far_the_tables_are(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    _, out = run(tmp_path, message("b", 1, 0, at=5), Rec(b"\xf0", at=61_000))
+    log = tmp_path / "log"
+    where = f"\n\nThe tables and report.html are in {out}\n"
+
+    def again() -> str:
+        numbers: dict[str, Any] = {}
+
+        def write(result: Result, folder: Place) -> None:
+            numbers.update(report.write(result, folder))
+
+        run_on(InProcess(), log, out, report=write)
+        assert commands.show(numbers, Place.at(out)) == 0
+        return capsys.readouterr().out
+
+    everything = "Nothing new: the tables have everything that the logs have"
+    assert again() == f"{everything} up to the last frame, received at 2026-09-21T14:14:21.000Z.{where}"
+    write_log(log, [[Rec(b"\xf0", at=62_000)]])
+    assert again().startswith("1 frames in 1 blocks became 0 messages; ")
+    (tmp_path / "empty").mkdir()
+    assert report.up_to_date(Place.at(tables_without_rows(tmp_path / "empty"))) == f"{everything}: no frames."
+
+
+def tables_without_rows(folder: Path) -> Path:
+    out = Tables(Place.at(folder))
+    for table in TABLES:
+        out.create(table)
+    return folder
+
+
 def test_text_tables_line_up() -> None:
     text = report.text_table(
         [{"board": "b1", "n": 5, "ms": 1.25}, {"board": "longer", "n": 12345, "ms": None}]
     )
     assert text == "board       n    ms\nb1          5  1.25\nlonger  12345     -"
-    assert report.text_table([]) == "(nothing)"

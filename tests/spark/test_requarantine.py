@@ -132,12 +132,12 @@ def test_an_interrupted_batch_is_completed(
     class CrashError(Exception):
         pass
 
-    commit, list_files = delta.commit, Batches.list_files
+    commit, list_files = delta.Tables.commit, Batches.list_files
 
-    def crashing(out: Path, table: Any, *rest: Any, **more: Any) -> None:
+    def crashing(self: delta.Tables, table: Any, *rest: Any, **more: Any) -> None:
         if table.name == ("messages" if where == "first commit" else "quarantine"):
             raise CrashError
-        commit(out, table, *rest, **more)
+        commit(self, table, *rest, **more)
 
     def never(*_: Any) -> Any:
         raise CrashError
@@ -146,7 +146,7 @@ def test_an_interrupted_batch_is_completed(
         if where == "files":
             patch.setattr(Batches, "list_files", never)
         else:
-            patch.setattr(delta, "commit", crashing)
+            patch.setattr(delta.Tables, "commit", crashing)
         with pytest.raises(CrashError):
             requarantine(InProcess(), out, decoders={"raw/+": mended})
     assert Batches.list_files is list_files

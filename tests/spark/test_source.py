@@ -105,6 +105,52 @@ def test_a_span_of_time(spark: "SparkSession", log: Path) -> None:
         load(spark, log, until="noon").collect()
 
 
+_PUSHDOWN = "spark.sql.python.filterPushdown.enabled"
+_MIDDLE_NS = BEGIN_NS + 300 * 10**6
+_MIDDLE = f"timestamp '{datetime.fromtimestamp(_MIDDLE_NS / 1e9, timezone.utc):%Y-%m-%d %H:%M:%S.%f}'"
+
+
+@pytest.mark.parametrize(
+    "where, rows, partitions",
+    [
+        (f"time >= {_MIDDLE}", 300, 15),
+        (f"time > {_MIDDLE}", 299, 15),
+        (f"time < {_MIDDLE}", 300, 15),
+        (f"time <= {_MIDDLE}", 301, 16),
+        (f"time = {_MIDDLE}", 1, 1),
+        (f"time <=> {_MIDDLE}", 1, 1),
+        (f"time_ns = {_MIDDLE_NS}", 1, 1),
+        (f"time_ns > {_MIDDLE_NS} and time <= {_MIDDLE}", 0, 1),
+        (f"{_MIDDLE_NS} <= time_ns and time_ns < {_MIDDLE_NS + 10**8} and connection = 1", 33, 5),
+        (f"time_ns > {_MIDDLE_NS + 10**12}", 0, 1),
+        # Nothing to skip.
+        (f"time_ns <> {_MIDDLE_NS} and peer = 'peer0'", 299, 30),
+        (f"time_ns < {_MIDDLE_NS} or connection = 1", 400, 30),
+    ],
+)
+def test_a_filter_on_the_time_skips_blocks(
+    spark: "SparkSession", log: Path, where: str, rows: int, partitions: int
+) -> None:
+    def read() -> "DataFrame":
+        return load(
+            spark, log, "time timestamp, time_ns long, peer string, connection long", partitionBytes="1"
+        ).where(where)
+
+    plain = read()
+    assert plain.rdd.getNumPartitions() == 30
+    wanted = plain.collect()
+    assert len(wanted) == rows
+    spark.conf.set(_PUSHDOWN, "true")
+    try:
+        pushed = read()
+        assert pushed.rdd.getNumPartitions() == partitions
+        assert pushed.collect() == wanted
+        assert load(spark, log, "time_ns long").count() == 600
+        assert load(spark, log, view="positions").count() == 1
+    finally:
+        spark.conf.unset(_PUSHDOWN)
+
+
 def test_only_the_columns_of_a_schema_are_read(spark: "SparkSession", log: Path) -> None:
     frames = load(spark, log, "record int, frame binary")
     assert frames.columns == ["record", "frame"]

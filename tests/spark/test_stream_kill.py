@@ -6,7 +6,6 @@
 import json
 import os
 import random
-import signal
 import subprocess
 import sys
 import time
@@ -17,43 +16,16 @@ import pytest
 from headwater_spark.pipeline import run_on
 from headwater_spark.tables import MESSAGES
 from tests.host.command import PATIENCE_S, environment
+from tests.spark.kills import kill, strike
 from tests.spark.logs import InProcess, assert_same_tables, publish, rows
 from tools.capture_log import LogWriter
+from tools.processes import below
 from tools.toolchain import ROOT
 
 pytestmark = [pytest.mark.needs_java, pytest.mark.timeout(3600)]
 
 KILLS = int(os.environ.get("HEADWATER_KILLS", "2"))
 SEED = int(os.environ.get("HEADWATER_SEED", "20"))
-
-
-def processes_below(pid: int) -> dict[int, str]:
-    """The command lines of all processes that this one has started."""
-    parents: dict[int, list[int]] = {}
-    for path in Path("/proc").glob("[0-9]*/stat"):
-        try:
-            fields = path.read_text().rpartition(")")[2].split()
-        except OSError:
-            continue
-        parents.setdefault(int(fields[1]), []).append(int(path.parent.name))
-    found: dict[int, str] = {}
-    waiting = [pid]
-    while waiting:
-        for child in parents.get(waiting.pop(), ()):
-            try:
-                found[child] = Path(f"/proc/{child}/cmdline").read_bytes().replace(b"\0", b" ").decode()
-            except OSError:
-                continue
-            waiting.append(child)
-    return found
-
-
-def kill(victims: list[int]) -> None:
-    for pid in victims:
-        try:
-            os.kill(pid, signal.SIGKILL)
-        except ProcessLookupError:
-            continue
 
 
 class Driver:
@@ -71,19 +43,8 @@ class Driver:
             start_new_session=True,
         )
 
-    def kill(self, who: str) -> None:
-        """Kill the driver with all that belongs to it, its JVM alone, or a worker."""
-        below = processes_below(self.process.pid)
-        if who == "driver":
-            kill([self.process.pid, *below])
-        elif who == "jvm":
-            kill([pid for pid, command in below.items() if "org.apache.spark" in command])
-        else:
-            workers = [pid for pid, command in below.items() if "pyspark.daemon" in command]
-            kill(random.choices(workers, k=1) if workers else [])
-
     def end(self) -> None:
-        kill([*processes_below(self.process.pid), self.process.pid])
+        kill([*below(self.process.pid), self.process.pid])
         self.process.wait(PATIENCE_S)
         for file in (self.process.stdin, self.process.stdout, self.errors):
             if file is not None:
@@ -124,13 +85,11 @@ class Turns:
                     time.sleep(0.05)
                 self.append(self.chance.randrange(10, 30))
                 time.sleep(self.chance.random())
-                first = ("worker", "driver")
+                first = ("worker", "all")
                 who = (
-                    first[turn]
-                    if turn < len(first)
-                    else self.chance.choice(["driver", "jvm", *["worker"] * 2])
+                    first[turn] if turn < len(first) else self.chance.choice(["all", "jvm", *["worker"] * 2])
                 )
-                driver.kill(who)
+                strike(driver.process.pid, who, self.chance)
                 if who != "worker":
                     driver.end()
                     driver = Driver(self.folder, *self.command)

@@ -11,6 +11,7 @@ from pyspark.sql.types import LongType, StructType
 
 from headwater_spark.growth import grow
 from headwater_spark.options import OptionError
+from headwater_spark.place import Place
 from headwater_spark.table_source import TableSource
 from headwater_spark.tables import TABLES
 from tests.spark.logs import BEGIN_NS, InProcess, Rec, publish, reading, write_log
@@ -18,7 +19,7 @@ from tests.spark.logs import BEGIN_NS, InProcess, Rec, publish, reading, write_l
 DAY = 86_400_000
 
 
-def read(path: Path, *columns: str, **options: str) -> list[Any]:
+def read(path: Path | Place, *columns: str, **options: str) -> list[Any]:
     source = TableSource({"path": str(path), **options})
     schema = source.schema()
     if columns:
@@ -63,6 +64,16 @@ def test_a_column_that_a_file_does_not_have_is_null(out: Path) -> None:
     assert read(out / "messages", "seq", "later")[0] == (0, None)
 
 
+def test_a_version_or_column_that_the_table_does_not_have_is_named(out: Path) -> None:
+    path = str(out / "messages")
+    with pytest.raises(OptionError, match="has no version 77; its last one is 3"):
+        TableSource({"path": path, "version": "77"}).schema()
+    with pytest.raises(OptionError, match="has no column 'nope'; it has time, time_ns, topic"):
+        TableSource({"path": path}).reader(StructType().add("nope", LongType()))
+    with pytest.raises(OptionError, match=r"column topic of .* is string, not bigint"):
+        TableSource({"path": path}).reader(StructType().add("topic", LongType()))
+
+
 @pytest.mark.parametrize(
     "options, message",
     [
@@ -72,7 +83,9 @@ def test_a_column_that_a_file_does_not_have_is_null(out: Path) -> None:
             {"path": ".", "view": "frames"},
             "has no option 'view'; its options are path, version, since, until",
         ),
-        ({"path": ".", "version": "x"}, "invalid literal"),
+        ({"path": ".", "version": "x"}, "option version: 'x' is not a version of a table"),
+        ({"path": ".", "version": "-1"}, "option version: '-1' is not a version of a table"),
+        ({"paths": '["a", "b"]'}, "reads one table"),
         ({"path": ".", "since": "yesterday"}, "not a time such as"),
     ],
 )
