@@ -20,7 +20,8 @@ from headwater.mqtt import session as mqtt
 from headwater.mqtt import spec
 from headwater_host.inspect.mqtt import NAMES
 from headwater_host.mq.structures import LAYOUTS
-from headwater_spark.options import OPTIONS
+from headwater_spark.options import OPTIONS, Option
+from headwater_spark.servers import BROKER, CONSUMER, HUB, PUBLISHER
 from headwater_spark.tables import (
     BADBLOCKS,
     DECODED,
@@ -153,12 +154,12 @@ def listing(rows: Sequence[Sequence[str]]) -> str:
     return "\n".join(["```text", *(line.rstrip() for line in lines), "```", ""])
 
 
-def spark_options() -> str:
-    """List the data source's options: name, default, meaning."""
+def spark_options(options: Sequence[Option] = OPTIONS) -> str:
+    """List the options of a Spark format: name, default, meaning."""
     return listing(
         [
             (option.name, "-" if option.default is None else str(option.default).lower(), option.what)
-            for option in OPTIONS
+            for option in options
         ]
     )
 
@@ -232,6 +233,8 @@ DRAWINGS: Mapping[str, Callable[[], str]] = {
     **option_tables.drawings(),
     **hub_tables.drawings(),
     "spark-options": spark_options,
+    "spark-hub-options": lambda: spark_options(CONSUMER),
+    "spark-sink-options": lambda: spark_options([*PUBLISHER, *(one for one in BROKER if one not in HUB)]),
     "spark-frames": lambda: columns(FRAMES),
     "spark-decoded": lambda: columns(DECODED, FRAMES),
     "spark-badblocks": lambda: columns(BADBLOCKS),

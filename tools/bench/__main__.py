@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import importlib
 import importlib.util
+import inspect
 import json
 import sys
 from collections.abc import Iterable, Sequence
@@ -20,13 +21,15 @@ from tools.bench.hubs import servers
 from tools.bench.report import Table
 from tools.broker import BrokerError
 
-#: Benchmarks in one module with ``run() -> list of rows``, a row mapping columns to values.
+#: Benchmarks in one module with ``run() -> list of rows``, a row mapping columns to values. A `run` may have the
+#: arguments ``quick`` and ``beside``.
 MODULES = {
     "assembly": "tools.bench.assembly",
     "capture": "tools.bench.capture",
     "spark": "tools.bench.spark",
     "spark-decoders": "tools.bench.spark_decoders",
     "spark-mq": "tools.bench.spark_mq",
+    "spark-scale": "tools.bench.spark_scale",
     "spark-stream": "tools.bench.spark_stream",
     "wire": "tools.bench.wire",
 }
@@ -50,9 +53,11 @@ def _measured(module: Any, rows: Iterable[str], options: argparse.Namespace) -> 
     return asdict(figures), module.tables(figures)
 
 
-def _module(name: str) -> tuple[object, list[Table]]:
+def _module(name: str, options: argparse.Namespace) -> tuple[object, list[Table]]:
     module = importlib.import_module(MODULES[name])
-    rows = [dict(row) for row in module.run()]
+    takes = inspect.signature(module.run).parameters
+    given = {option: getattr(options, option) for option in ("quick", "beside") if option in takes}
+    rows = [dict(row) for row in module.run(**given)]
     title = (module.__doc__ or name).strip().partition("\n")[0]
     columns = list(rows[0]) if rows else [name]
     cells = [[str(row.get(column, "")) for column in columns] for row in rows]
@@ -107,6 +112,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         choices=list(dict.fromkeys([*CLIENTS, *host.CLIENTS, *servers.ROWS, *gateway.ROWS])),
         help="measure only this client or server; repeatable",
     )
+    parser.add_argument("--beside", metavar="COMMIT", default="", help="spark: measure this commit as well")
     options = parser.parse_args(arguments)
     for name in options.names:
         if name not in names:
@@ -116,7 +122,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         _say(name)
         try:
             known = WITH_CLIENTS.get(name)
-            figures, tables = _measured(*known, options) if known else _module(name)
+            figures, tables = _measured(*known, options) if known else _module(name, options)
         except FAILURES as error:
             _say(f"{name}: {error}")
             return 1

@@ -1,29 +1,35 @@
 """Spark (local[2]): captured frames per second, decoded and turned into tables.
 
 The logs have messages of four boards: JSON with an identity in MQTT packets of 58 bytes with one value, or of 142
-bytes with a time and four values; or the former as an FMQ Map in frames of 66 bytes. Figures are the best of three
-runs. The floor is Spark's own scan of the Parquet table `messages` of the same run.
+bytes with a time and four values; or the former as an FMQ Map in frames of 66 bytes. Each round runs everything on one
+log, after one that warms up; rates and ratios are medians. *Copy*: Spark reads the Parquet files of all tables of the
+same log and writes them, with the same compression. *Scan*: Spark reads those of `messages`. *Without health*: without
+`device_health` and `reconciliation`. `--beside COMMIT` runs the pipeline of that commit as well.
 """
 
 from __future__ import annotations
 
+import math
 import os
 import shutil
+import statistics
 import struct
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
-from functools import partial
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from tools.bench.spark_process import SETTINGS, SparkProcess, tree_of
 from tools.capture_log import LogWriter
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 FRAMES = 2_000_000
+_QUICK_FRAMES = 100_000
 _ROUNDS = 3
 _PEER = "mqtt:127.0.0.1:1883"
 _BEGIN_US = 1_763_700_000_000_000
@@ -79,95 +85,152 @@ def write_log(
     directory: Path, frame: Callable[[int], bytes], count: int, protocol: int = 1, version: int = 4
 ) -> Path:
     """Write a log of `count` frames, half a millisecond apart."""
+    return extend_log(directory, frame, 0, count, protocol, version)
+
+
+def extend_log(
+    directory: Path, frame: Callable[[int], bytes], first: int, end: int, protocol: int = 1, version: int = 4
+) -> Path:
+    """Append the frames from number `first` up to `end` to a log."""
     # The log need not survive a power cut.
     with LogWriter(directory, datasync=lambda fd: None) as writer:
-        for number in range(count):
+        for number in range(first, end):
             time_ns = (_BEGIN_US + number * 500) * 1000
             writer.append(time_ns, 5 << 20, _PEER, 0, protocol, version, frame(number))
     return directory
 
 
-def _best(work: Callable[[], object]) -> float:
-    """Return the least seconds of several runs after one run to warm up."""
-    work()
-    seconds = []
-    for _ in range(_ROUNDS):
-        began = time.perf_counter()
-        work()
-        seconds.append(time.perf_counter() - began)
-    return min(seconds)
-
-
-def run_pipeline(spark: SparkSession, log: Path, out: Path) -> None:
+def run_pipeline(spark: SparkSession, log: Path, out: Path, **settings: Any) -> None:
     """Turn a whole log into new tables."""
     from headwater_spark import pipeline
 
     shutil.rmtree(out, ignore_errors=True)
-    pipeline.run(spark, log, out)
+    pipeline.run(spark, log, out, **settings)
+
+
+def say(text: str) -> None:
+    """Print a line of progress."""
+    print(f"bench: {text}", file=sys.stderr, flush=True)
+
+
+def in_rounds(works: Mapping[str, Callable[[], object]], rounds: int) -> dict[str, list[float]]:
+    """Run each of `works` once to warm up, then once in each round. Returns the seconds, by name.
+
+    A work that returns a number has measured its seconds itself. The order of the works rotates.
+    """
+    seconds: dict[str, list[float]] = {name: [] for name in works}
+    names = list(works)
+    for number in range(rounds + 1):
+        for name in names:
+            began = time.perf_counter()
+            found = works[name]()
+            took = found if isinstance(found, float) else time.perf_counter() - began
+            if number:
+                seconds[name].append(took)
+        if number:
+            names.append(names.pop(0))
+    for name, found in seconds.items():
+        say(f"{name}: {', '.join(f'{one:.2f}' for one in found)} s")
+    return seconds
+
+
+def ratio(base: Sequence[float], seconds: Sequence[float]) -> str:
+    """Return how many times as fast as `base` something is: the median of the rounds, and in brackets all of them."""
+    ratios = sorted(one / other for one, other in zip(base, seconds, strict=True))
+    spread = f" ({ratios[0]:.2f}–{ratios[-1]:.2f})" if len(ratios) > 1 else ""
+    return f"{statistics.median(ratios):.2f}{spread}"
 
 
 def _noop(frame: Any) -> None:
     frame.write.format("noop").mode("overwrite").save()
 
 
-def _measures(spark: SparkSession, folder: Path) -> Iterator[tuple[str, float]]:
+def _copy(spark: SparkSession, out: Path, to: Path) -> None:
+    """Copy all tables with Spark, from Parquet to Parquet."""
+    from headwater_spark import delta
+    from headwater_spark.tables import DERIVED, TABLES
+
+    for table in (*TABLES, *DERIVED):
+        files = [str(out / table.name / file.path) for file in delta.live(out, table).files]
+        if files:
+            writer = spark.read.parquet(*files).write.mode("overwrite").option("compression", "zstd")
+            writer.parquet(str(to / table.name))
+
+
+def _decoder_alone(log: Path, name: str) -> Callable[[], object]:
     from headwater_spark import fmq as fmq_decoder
     from headwater_spark import mqtt
     from headwater_spark.columns import Batch, read
     from headwater_spark.plan import plan
 
-    logs = {
-        name: write_log(folder / name, frame, FRAMES, protocol, version)
-        for name, (protocol, version, frame) in _LOGS.items()
-    }
+    decode: Callable[..., object] = fmq_decoder.decode if name == "FMQ" else mqtt.decode
+    batches = [batch for part in plan(log, 1 << 30, 1).partitions for batch in read(part, 1 << 15)]
+    frames = [(batch.data, batch.starts) for batch in batches if isinstance(batch, Batch)]
+    return lambda: [decode(*each) for each in frames] and None
 
+
+def _views(spark: SparkSession, log: Path) -> dict[str, Callable[[], object]]:
     def load(view: str, schema: str = "") -> Any:
         reader = spark.read.format("headwater").option("view", view).option("minPartitions", 2)
-        return (reader.schema(schema) if schema else reader).load(str(logs["58"]))
+        return (reader.schema(schema) if schema else reader).load(str(log))
 
-    decoders: dict[str, Callable[..., object]] = {"58": mqtt.decode, "FMQ": fmq_decoder.decode}
-    for name, decode in decoders.items():
-        batches = [batch for part in plan(logs[name], 1 << 30, 1).partitions for batch in read(part, 1 << 15)]
-        frames = [(batch.data, batch.starts) for batch in batches if isinstance(batch, Batch)]
-        what = "decoder alone, one core" + (", FMQ" if name == "FMQ" else "")
-        yield what, _best(lambda decode=decode, frames=frames: [decode(*each) for each in frames])  # type: ignore[misc]
-        del batches, frames
-    yield "frames, all columns, into Spark", _best(lambda: _noop(load("frames")))
-    yield (
-        "frames, time_ns and frame, into Spark",
-        _best(lambda: _noop(load("frames", "time_ns long, frame binary"))),
-    )
-    yield "decoded, all columns, into Spark", _best(lambda: _noop(load("decoded")))
-    columns = "time_ns long, qos short, topic string, payload binary"
-    yield (
-        "decoded, time_ns, qos, topic and payload, into Spark",
-        _best(lambda: _noop(load("decoded", columns))),
-    )
-    for name, log in logs.items():
-        size = "FMQ" if name == "FMQ" else f"of {name} bytes"
-        what = f"pipeline, capture log to five tables, frames {size}"
-        yield what, _best(lambda log=log: run_pipeline(spark, log, folder / "out"))  # type: ignore[misc]
+    some = "time_ns long, qos short, topic string, payload binary"
+    return {
+        "frames, all columns, into Spark": lambda: _noop(load("frames")),
+        "frames, time_ns and frame, into Spark": lambda: _noop(load("frames", "time_ns long, frame binary")),
+        "decoded, all columns, into Spark": lambda: _noop(load("decoded")),
+        "decoded, time_ns, qos, topic and payload, into Spark": lambda: _noop(load("decoded", some)),
+    }
+
+
+def _measures(
+    spark: SparkSession, folder: Path, frames: int, rounds: int, beside: SparkProcess | None, commit: str
+) -> Iterator[dict[str, object]]:
+    out = folder / "out"
+    for name, (protocol, version, frame) in _LOGS.items():
+        say(f"writing the log, {name}")
+        log = write_log(folder / "log", frame, frames, protocol, version)
+        pipeline = (
+            f"pipeline, capture log to tables, frames {'of FMQ' if name == 'FMQ' else f'of {name} bytes'}"
+        )
+        # The copy reads the tables of the run before it.
+        works: dict[str, Callable[[], object]] = {
+            pipeline: lambda log=log: run_pipeline(spark, log, out),  # type: ignore[misc]
+            "copy by Spark": lambda: _copy(spark, out, folder / "copy"),
+            "- without health": lambda log=log: run_pipeline(  # type: ignore[misc]
+                spark, log, folder / "less", derive_every_s=math.inf
+            ),
+        }
+        if beside is not None:
+            works[f"- of {commit}"] = lambda log=log: beside.run(log, folder / "beside")  # type: ignore[misc]
+        if name != "142":
+            works["decoder alone, one core"] = _decoder_alone(log, name)
         if name == "58":
-            scan = partial(spark.read.parquet, str(folder / "out/messages"))
-            yield "floor: Parquet scan of messages", _best(lambda scan=scan: _noop(scan()))  # type: ignore[misc]
+            works |= _views(spark, log)
+            works["scan of messages by Spark"] = lambda: _noop(spark.read.parquet(str(out / "messages")))
+        seconds = in_rounds(works, rounds)
+        copy, old = seconds["copy by Spark"], seconds.get(f"- of {commit}")
+        for what, found in seconds.items():
+            yield {
+                "what": what,
+                "M frames/s": f"{frames / statistics.median(found) / 1e6:.2f}",
+                "of the copy": ratio(copy, found),
+                **({f"of {commit}": ratio(old, found)} if old else {}),
+            }
+        shutil.rmtree(folder / "log")
 
 
-def run() -> list[dict[str, object]]:
-    """Return a row per figure, with its ratio to the floor."""
+def run(quick: bool = False, beside: str = "") -> list[dict[str, object]]:
+    """Return a row per figure, with its ratio to the copy. Raises FileNotFoundError if there is no commit `beside`."""
     from headwater_spark.session import local_session
 
     os.environ["PYSPARK_PYTHON"] = sys.executable
-    spark = local_session("headwater bench", "local[2]", {"spark.driver.memory": "2g"})
-    try:
-        with tempfile.TemporaryDirectory(prefix="headwater-bench-") as folder:
-            found = {}
-            for what, seconds in _measures(spark, Path(folder)):
-                print(f"bench: {what}: {seconds:.2f} s", file=sys.stderr, flush=True)
-                found[what] = FRAMES / seconds / 1e6
-    finally:
-        spark.stop()
-    floor = next(rate for what, rate in found.items() if what.startswith("floor"))
-    return [
-        {"what": what, "M frames/s": f"{rate:.2f}", "of the floor": f"{rate / floor:.2f}"}
-        for what, rate in found.items()
-    ]
+    frames, rounds = (_QUICK_FRAMES, 1) if quick else (FRAMES, _ROUNDS)
+    with tempfile.TemporaryDirectory(prefix="headwater-bench-") as name, ExitStack() as stack:
+        folder = Path(name)
+        other = None
+        if beside:
+            other = stack.enter_context(SparkProcess("local[2]", tree=tree_of(beside, folder / "tree")))
+        spark = local_session("headwater bench", "local[2]", SETTINGS)
+        stack.callback(spark.stop)
+        return list(_measures(spark, folder, frames, rounds, other, beside))

@@ -2,8 +2,9 @@
 
 Each frame carries the same message: JSON with an identity, 58 bytes in 3.1.1. *Same*: all frames have the same content
 type, expiry and user property. *Distinct*: correlation data and a user property differ in each, the expiry in most.
-*Mixed*: a quarter has no properties, a quarter the same, a quarter distinct ones, and a quarter seven with values of
-several sizes. The longer frames of 3.1.1 have longer payloads instead. CPU time; medians of rounds with all kinds.
+*Several sizes*: the values of two user properties have 1 to 9 bytes. *Mixed*: a quarter has no properties, a quarter
+the same, a quarter distinct ones, and a quarter seven with values of several sizes. The longer frames of 3.1.1 have
+longer payloads instead. CPU time; medians of rounds with all kinds.
 """
 
 from __future__ import annotations
@@ -41,6 +42,14 @@ def _distinct(number: int) -> bytes:
         "user_property": [("trace", f"{number * 7919:016x}")],
     }
     return encode(_SAME | own, _WHERE)
+
+
+def _sizes(number: int) -> bytes:
+    pairs = [
+        ("trace", f"{number * 7919 % 10 ** (1 + number % 13)}"),
+        ("version", f"1.{number % 3}.{number % 12}"),
+    ]
+    return encode(_SAME | {"user_property": pairs}, _WHERE)
 
 
 def _many(number: int) -> bytes:
@@ -81,6 +90,7 @@ _KINDS: dict[str, tuple[int, Callable[[int], bytes]]] = {
     "5.0 without properties, 59 bytes": (5, lambda number: _of_5(number, _NONE)),
     "5.0, same properties, 97 bytes": (5, lambda number: _of_5(number, _same(number))),
     "5.0, distinct properties, 120 bytes": (5, lambda number: _of_5(number, _distinct(number))),
+    "5.0, values of several sizes, 116 bytes": (5, lambda number: _of_5(number, _sizes(number))),
     "5.0, mixed, 109 bytes": (5, lambda number: _of_5(number, _mixed(number))),
 }
 

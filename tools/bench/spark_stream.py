@@ -16,23 +16,26 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from tools.bench.gateway import DEFAULTS, Gateway, GatewayError, Process
 from tools.bench.hosts import sync
-from tools.bench.spark import large, run_pipeline, small, write_log
+from tools.bench.spark import extend_log, in_rounds, large, ratio, run_pipeline, say, small, write_log
+from tools.bench.spark_process import SETTINGS
 from tools.broker import Mosquitto
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-FRAMES = 2_000_000
+FRAMES = 8_000_000
+_QUICK_FRAMES = 100_000
 _ROUNDS = 3
-#: Bytes per trigger; the log has about 170 MiB.
-_SIZES = (16 << 20, 64 << 20, 256 << 20)
+#: Bytes per trigger; the log has about 680 MiB.
+_SIZES = (64 << 20, 256 << 20)
 #: Messages per second, and seconds, of which the first are for warming up.
 PACE = 1000
 _SECONDS, _WARM_S = 60, 20
+_QUICK_SECONDS, _QUICK_WARM_S = 10, 3
 _POLL_S = 0.05
 _LONG_S = 300.0
 _TOPIC = "hw/#"
@@ -48,32 +51,44 @@ def _stream(spark: SparkSession, log: Path, out: Path, size: int) -> None:
     Stream(SparkEngine(spark), [Log.at(log)], out).run(spark, trigger=None, bytes_per_trigger=size)
 
 
-def _backlog(spark: SparkSession, folder: Path) -> Iterator[dict[str, object]]:
-    log = write_log(folder / "log", small, FRAMES)
-    works: dict[str, Any] = {"batch run": lambda: run_pipeline(spark, log, folder / "out")}
+def _backlog(spark: SparkSession, folder: Path, frames: int, rounds: int) -> Iterator[dict[str, object]]:
+    say("writing the log")
+    log = write_log(folder / "log", small, frames)
+    works: dict[str, Callable[[], object]] = {"batch run": lambda: run_pipeline(spark, log, folder / "out")}
     for size in _SIZES:
-        works[f"stream, {size >> 20} MiB per trigger"] = lambda size=size: _stream(
+        works[f"stream, {size >> 20} MiB per trigger"] = lambda size=size: _stream(  # type: ignore[misc]
             spark, log, folder / "out", size
         )
-    seconds: dict[str, list[float]] = {name: [] for name in works}
-    works["batch run"]()  # warm up
-    for _ in range(_ROUNDS):
-        for name, work in works.items():
-            began = time.perf_counter()
-            work()
-            seconds[name].append(time.perf_counter() - began)
-    batch = seconds["batch run"]
+    seconds = in_rounds(works, rounds)
     for name, found in seconds.items():
-        print(f"bench: {name}: {', '.join(f'{one:.2f}' for one in found)} s", file=sys.stderr, flush=True)
-        ratios = [one / other for one, other in zip(batch, found, strict=True)]
-        rate = FRAMES / statistics.median(found) / 1e6
-        yield {"what": name, "M frames/s": f"{rate:.2f}", "of batch": f"{statistics.median(ratios):.2f}"}
+        rate = frames / statistics.median(found) / 1e6
+        yield {"what": name, "M frames/s": f"{rate:.2f}", "of batch": ratio(seconds["batch run"], found)}
 
 
-def _live(folder: Path) -> Iterator[dict[str, object]]:
+def _increment(spark: SparkSession, folder: Path, frames: int, rounds: int) -> Iterator[dict[str, object]]:
+    """Add 1 % to tables of a whole log, and one message."""
+    from headwater_spark import pipeline
+
+    log, out = folder / "log", folder / "out"
+    whole = statistics.median(in_rounds({"batch run": lambda: run_pipeline(spark, log, out)}, 1)["batch run"])
+    at = frames
+    for count, what in ((frames // 100, "1 % more"), (1, "one message more")):
+        found = []
+        for _ in range(rounds + 1):
+            extend_log(log, small, at, at + count)
+            at += count
+            began = time.perf_counter()
+            pipeline.run(spark, log, out)
+            found.append(time.perf_counter() - began)
+        middle = statistics.median(found[1:])
+        say(f"{what}: {', '.join(f'{one:.2f}' for one in found)} s")
+        yield {"what": what, "of batch": f"{middle / whole:.3f} of its time", "seconds": f"{middle:.2f}"}
+
+
+def _live(folder: Path, duration_s: int, warm_s: int) -> Iterator[dict[str, object]]:
     out = folder / "live"
     with ExitStack() as stack:
-        settings = DEFAULTS | {"max_queued_messages": PACE * _SECONDS}
+        settings = DEFAULTS | {"max_queued_messages": PACE * duration_s}
         broker = stack.enter_context(Mosquitto(folder / "broker", settings=settings))
         (folder / "gateway").mkdir()
         gateway = Gateway(broker.port, _TOPIC, 1, folder / "gateway", "5.0")
@@ -84,16 +99,14 @@ def _live(folder: Path) -> Iterator[dict[str, object]]:
         # The first micro-batches of a Spark process take seconds.
         publish(broker.port, 0, 1)
         _until(lambda: bool(_files(out)), "the stream has no row")
-        reader = Process("tools.bench.spark_stream", "read", out, PACE * _SECONDS + 1)
+        reader = Process("tools.bench.spark_stream", "read", out, PACE * duration_s + 1)
         stack.callback(reader.kill)
-        publisher = Process("tools.bench.spark_stream", "publish", broker.port, 1, PACE * _SECONDS)
+        publisher = Process("tools.bench.spark_stream", "publish", broker.port, 1, PACE * duration_s)
         stack.callback(publisher.kill)
         found = [line.split() for line in iter(reader.line, "end\n")]
         stream.end()
     first = sorted(int(sent) for sent, _ in found)[1]
-    late = sorted(
-        (int(seen) - int(sent)) / 1e9 for sent, seen in found if int(sent) > first + _WARM_S * 10**9
-    )
+    late = sorted((int(seen) - int(sent)) / 1e9 for sent, seen in found if int(sent) > first + warm_s * 10**9)
     for share, name in ((0.5, "median"), (0.99, "99 %"), (1.0, "maximum")):
         value = late[min(len(late) - 1, int(len(late) * share))]
         yield {"what": f"published to readable, {PACE}/s, {name}", "seconds": f"{value:.2f}"}
@@ -107,18 +120,20 @@ def _until(condition: Callable[[], bool], what: str) -> None:
         time.sleep(_POLL_S)
 
 
-def run() -> list[dict[str, object]]:
-    """Return a row per figure."""
+def run(quick: bool = False) -> list[dict[str, object]]:
+    """Return a row per figure. Raises BrokerError without mosquitto, and GatewayError."""
     from headwater_spark.session import local_session
 
     os.environ["PYSPARK_PYTHON"] = sys.executable
+    frames, rounds = (_QUICK_FRAMES, 1) if quick else (FRAMES, _ROUNDS)
     with tempfile.TemporaryDirectory(prefix="headwater-bench-") as folder:
-        spark = local_session("headwater bench", "local[2]", {"spark.driver.memory": "2g"})
+        spark = local_session("headwater bench", "local[2]", SETTINGS)
         try:
-            rows = list(_backlog(spark, Path(folder)))
+            rows = list(_backlog(spark, Path(folder), frames, rounds))
+            rows += _increment(spark, Path(folder), frames, rounds)
         finally:
             spark.stop()
-        rows += _live(Path(folder))
+        rows += _live(Path(folder), *((_QUICK_SECONDS, _QUICK_WARM_S) if quick else (_SECONDS, _WARM_S)))
     columns = ("what", "M frames/s", "of batch", "seconds")
     return [{column: row.get(column, "") for column in columns} for row in rows]
 

@@ -27,16 +27,16 @@ FOR_ATTRIBUTES = """
     IndentationError IndexError KeyError KeyboardInterrupt LookupError MemoryError NameError NoneType
     NotImplementedError OSError OverflowError RuntimeError StopIteration SyntaxError SystemExit TypeError ValueError
     ZeroDivisionError
-""".split()  # noqa: SIM905
+""".split()
 #: For globals: a class body that uses them still sees them.
 FOR_GLOBALS = """
     builtins callable divmod from_bytes getattr globals hasattr isalpha isdigit isinstance islower isspace issubclass
     isupper locals lstrip popitem rfind rindex rsplit rstrip setattr setdefault to_bytes
-""".split()  # noqa: SIM905
+""".split()
 _OTHERS = """
     abs all any bool bytearray bytecode bytes chr classmethod dict dir eval exec hash int iter len list little map
     micropython object ord pow print range repr round sorted staticmethod str sum super tuple type zip
-""".split()  # noqa: SIM905
+""".split()
 #: For parameters.
 NUMBERED = [*FOR_ATTRIBUTES, *FOR_GLOBALS, *_OTHERS]
 _LETTERS = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
