@@ -9,10 +9,11 @@ import itertools
 import logging
 import subprocess
 import sys
+import threading
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from headwater_host.capture.filesystem import folder
 
@@ -71,12 +72,25 @@ def running() -> Iterator[ObjectStore]:
             server.stdin.close()
 
 
+def _serialize_conditional_writes(dispatcher: Any) -> None:
+    """moto looks for the object and then stores it: of two threads that look at once, both would write."""
+    serve = dispatcher.__call__
+    conditional = threading.Lock()
+
+    def serve_conditional(self: Any, environ: dict[str, Any], start_response: Any) -> Any:
+        with conditional if "HTTP_IF_NONE_MATCH" in environ else contextlib.nullcontext():
+            return serve(self, environ, start_response)
+
+    dispatcher.__call__ = serve_conditional
+
+
 def main() -> None:
     from moto.moto_server.threaded_moto_server import ThreadedMotoServer
     from moto.moto_server.werkzeug_app import DomainDispatcherApplication as Dispatcher
 
     # For each request it lists the folders of all services that moto has, twice.
     Dispatcher.get_backend_for_host = functools.cache(Dispatcher.get_backend_for_host)  # type: ignore[method-assign]
+    _serialize_conditional_writes(Dispatcher)
     logging.getLogger("werkzeug").setLevel(logging.ERROR)  # it prints every request
     server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
     server.start()

@@ -141,17 +141,25 @@ class Sites(Hubs):
         deadline = time.monotonic() + PATIENCE
         while True:
             several = [self.command("promote", "--config", site.config) for site in sites]
-            found: list[str] = []
+            found: list[tuple[int, str]] = []
             said = b""
             for done in await asyncio.gather(*several):
-                found += re.findall(r"^(\w) leads epoch \d+$", done.stdout.decode(), re.MULTILINE)
                 said += done.stdout + done.stderr
-            if len(found) > 1:
-                self.checker.wrong.append(f"two leaders: {len(found)} promotions at once: {said!r}")
+                for name, epoch in re.findall(
+                    r"^(\w) leads epoch (\d+)$", done.stdout.decode(), re.MULTILINE
+                ):
+                    found.append((int(epoch), name))
+            if len({epoch for epoch, _ in found}) < len(found):
+                self.checker.wrong.append(f"two leaders of one epoch: {said!r}")
             if found:
                 self.lost_hub()
-                self.leader = self.sites[found[0]]
-                self.tell(f"{found[0]} leads")
+                *deposed, (_, name) = sorted(found)
+                self.leader = self.sites[name]
+                self.tell(f"{name} leads")
+                for _, name in deposed:
+                    # The later promotion found no leader within the time that it waits for another one.
+                    await self.sites[name].end()
+                    await self.rejoin(self.sites[name])
                 return
             assert time.monotonic() < deadline, said
             sites = sites[:1]

@@ -206,6 +206,9 @@ def test_a_promotion_fences_enough_slaves(hubs: int, sync: int, slaves: int, saf
     # A leader that was restored from a backup has begun again after change 9, and 10 and 11 were others.
     fenced["d"] = STATUS | {"seq": 10, "lineage": '[[3,"x",0],[3,"y",9]]'}
     assert most_advanced(fenced) == "d"
+    # Another promotion had made this one a leader; the fence has ended that.
+    fenced["b"] = STATUS | {"role": "deposed", "lineage": '[[3,"x",0],[4,"z",10]]', "seq": 12}
+    assert most_advanced(fenced) == "d"
     assert plan({"b": STATUS | {"fence": 8}}, 2, 1).epoch == 9
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from headwater_host.cli.options import FILE, FLAG, option, subcommand
-from headwater_host.errors import ClientError
+from headwater_host.errors import ClientError, FmqRequestError
 from headwater_host.exits import FAILED, OK, USAGE, CommandError
 from headwater_host.hub import config as hub_config
 from headwater_host.hub.config import HubConfig, ReplicationConfig
@@ -27,6 +27,8 @@ _ANSWER = 5.0
 _LEAD, _LOOK = 120.0, 0.2
 #: Times that fencing is repeated until every slave that answers is fenced.
 _TRIES = 4
+#: Seconds that another promotion has to end, and between looks whether it has.
+_OTHER, _OTHER_LOOK = 5.0, 0.5
 
 
 def add(commands: Any) -> None:
@@ -225,35 +227,59 @@ async def _promoted(replication: ReplicationConfig, *, force: bool) -> int:
         if found["role"] == "leader" and Lineage.parse(found["lineage"]).ident == chosen.ident:
             print(f"{best} leads epoch {chosen.epoch}")
             return OK
+        if found["fence"] > chosen.epoch:
+            raise CommandError(
+                f"{best} does not lead: a promotion to epoch {found['fence']} followed", FAILED
+            )
     raise CommandError(f"{best} does not lead after {_LEAD:.0f} seconds: see its log", FAILED)
+
+
+async def _look(replication: ReplicationConfig) -> dict[str, dict[str, Any]]:
+    """Return the status of each hub that answers. If another promotion has begun, it gets a few seconds to end: this
+    one would depose its leader."""
+
+    async def look(name: str) -> dict[str, Any] | None:
+        try:
+            return await _ask(replication, name)
+        except ClientError as error:
+            print(f"{name}: no answer: {error}", file=sys.stderr)
+            return None
+
+    deadline = time.monotonic() + _OTHER
+    while True:
+        # At once: a hub that is cut off answers after a timeout only.
+        answers = zip(replication.hubs, await asyncio.gather(*map(look, replication.hubs)), strict=True)
+        found = {name: one for name, one in answers if one is not None}
+        promised = max((one["fence"] for one in found.values()), default=0)
+        if (
+            promised <= max((one["epoch"] for one in found.values()), default=0)
+            or time.monotonic() > deadline
+        ):
+            return found
+        print(f"waiting for another promotion, to epoch {promised}", file=sys.stderr)
+        await asyncio.sleep(_OTHER_LOOK)
 
 
 async def _fenced(replication: ReplicationConfig, *, force: bool) -> "tuple[Plan, dict[str, dict[str, Any]]]":
     """Plan a promotion, and fence the slaves that answer; return the plan and the status of those that are fenced."""
     from headwater_host.hub.replication.promotion import plan
 
-    async def look(name: str) -> dict[str, Any] | None:
-        try:
-            one = await _ask(replication, name)
-        except ClientError as error:
-            print(f"{name}: no answer: {error}", file=sys.stderr)
-            return None
+    found = await _look(replication)
+    for name, one in found.items():
         print(f"{name}: {one['role']}, epoch {one['epoch']}, change {one['seq']}")
-        return one
-
-    # At once: a hub that is cut off answers after a timeout only.
-    answers = zip(replication.hubs, await asyncio.gather(*map(look, replication.hubs)), strict=True)
-    found = {name: one for name, one in answers if one is not None}
     chosen = plan(found, len(replication.hubs), replication.need, force=force)
     if chosen.risk:
         print(f"warning: {chosen.risk}", file=sys.stderr)
     fenced: dict[str, dict[str, Any]] = {}
-    # In one order, so that of two promotions one gets all slaves.
+    # In one order, and no more after a refusal: so, of two promotions, one gets all slaves.
     for name in chosen.slaves:
         try:
             fenced[name] = await _ask(
                 replication, name, command="fence", epoch=chosen.epoch, ident=chosen.ident
             )
+        except FmqRequestError as error:
+            print(f"{name}: not fenced: {error}", file=sys.stderr)
+            break
         except ClientError as error:
             print(f"{name}: not fenced: {error}", file=sys.stderr)
     return chosen, fenced

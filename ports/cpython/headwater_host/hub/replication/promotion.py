@@ -49,9 +49,13 @@ def plan(found: Mapping[str, Mapping[str, Any]], hubs: int, sync: int, *, force:
 
 
 def most_advanced(fenced: Mapping[str, Mapping[str, Any]]) -> str:
-    """Return the slave with the newest state, after all of them were fenced."""
+    """Return the slave with the newest state, after all of them were fenced.
 
-    histories = {name: Lineage.parse(str(one["lineage"])) for name, one in fenced.items()}
+    A hub that another promotion has made a leader since is none: fencing it has ended its leadership.
+    """
+    histories = {
+        name: Lineage.parse(str(one["lineage"])) for name, one in fenced.items() if one["role"] == "slave"
+    }
 
     def newness(name: str) -> tuple[int, int, int]:
         own = histories[name]
@@ -59,4 +63,4 @@ def most_advanced(fenced: Mapping[str, Mapping[str, Any]]) -> str:
         continued = sum(not other or other[-1] in own for other in histories.values())
         return own.epoch, continued, int(fenced[name]["seq"])
 
-    return max(sorted(fenced), key=newness)
+    return max(sorted(histories), key=newness)
