@@ -127,8 +127,18 @@ TARGETS = {
         Target("hub-conditions", target_hub.condition, longest=200),
         Target("assembly", target_assembly.assembly),
         *(
-            Target(f"spark-{version}", target_spark.target(level), vectors=_VECTORS[level], front=b"\xff")
+            Target(f"spark-{version}", target_spark.mqtt(level), vectors=_VECTORS[level], front=b"\xff")
             for level, version in ((3, "3.1"), (4, "3.1.1"), (5, "5.0"))
         ),
+        Target(
+            "spark-fmq",
+            target_spark.fmq_frames,
+            vectors=("fmq",),
+            rows=("frames", "malformed_frames"),
+            front=b"\xff",
+        ),
+        Target("spark-mqmde", target_spark.mqmdes, vectors=("mqmde",), rows=("vectors",), front=b"\xff"),
+        Target("spark-maps", target_spark.maps),
+        Target("spark-objects", target_spark.objects),
     )
 }

@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headwater_spark import payload
+from headwater_spark.cbor import load_cbor
 from headwater_spark.payload import Parser, load
 from tests.rows import each_row
 
@@ -46,7 +47,7 @@ def parse(payloads: Sequence[bytes | None], parser: Parser | None = None) -> lis
 def reference(data: bytes | None) -> dict[str, Any]:
     """The rules, for one payload."""
     nothing: dict[str, Any] = {"identity": None, "sent": None, "bad": False, "metrics": {}}
-    value = None if data is None else load(data)
+    value = None if data is None else load(data) or load_cbor(data)
     if value is None:
         number = None if data is None or len(data) > 64 else plain_number(data)
         return nothing if number is None else nothing | {"metrics": {"value": number}}
