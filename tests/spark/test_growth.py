@@ -24,7 +24,8 @@ from headwater_spark.engine import LocalEngine
 from headwater_spark.growth import compact, grow, requarantine
 from headwater_spark.pipeline import run_on
 from headwater_spark.place import Place
-from headwater_spark.tables import FRAMES, MESSAGES, TABLES, TELEMETRY, Column, Table, Writer
+from headwater_spark.table_files import Writer
+from headwater_spark.tables import FRAMES, MESSAGES, TABLES, TELEMETRY, Column, Table
 from tests.rows import each_row
 from tests.spark.logs import BEGIN_NS, InProcess, Rec, assert_same_tables, publish, reading, rows, write_log
 

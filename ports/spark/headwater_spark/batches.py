@@ -24,7 +24,7 @@ from headwater_host.capture.filesystem import Location
 from headwater_spark.delta import Change
 from headwater_spark.place import Place
 from headwater_spark.positions import Position
-from headwater_spark.tables import File
+from headwater_spark.table_files import File
 
 #: Folder of the documents, and of files that belong to no table while a batch runs.
 FOLDER = "_batches"

@@ -17,7 +17,8 @@ from headwater_spark.overlaps import Runs, rows_in
 from headwater_spark.part import Job, Output, Part
 from headwater_spark.payload import Parser
 from headwater_spark.place import Place
-from headwater_spark.tables import MESSAGES, QUARANTINE, TELEMETRY, Column, FileWriter, Table
+from headwater_spark.table_files import FileWriter
+from headwater_spark.tables import MESSAGES, QUARANTINE, TELEMETRY, Column, Table
 
 #: Candidates are kept in Parquet until Spark shuffles them.
 CANDIDATES = Table(

@@ -20,7 +20,8 @@ from headwater_spark.part import Job, Part
 from headwater_spark.place import Place
 from headwater_spark.progress import add_rows
 from headwater_spark.stored import as_written
-from headwater_spark.tables import DERIVED, ROW_GROUP, TABLES, File, Table, Writer, open_parquet
+from headwater_spark.table_files import ROW_GROUP, File, Writer, open_parquet
+from headwater_spark.tables import DERIVED, TABLES, Table
 
 #: The kind of a batch that merges files.
 COMPACT = "compact"

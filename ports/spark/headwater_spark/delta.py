@@ -21,7 +21,8 @@ from pyarrow.fs import SubTreeFileSystem
 from headwater_host.capture.filesystem import Location, store_error
 from headwater_spark import delta_log
 from headwater_spark.place import Place
-from headwater_spark.tables import PARTITION, File, Table
+from headwater_spark.table_files import File
+from headwater_spark.tables import PARTITION, Table
 
 #: Application id of the batches' transactions; its version is the batch's number.
 APP = "headwater"

@@ -38,7 +38,8 @@ from headwater_spark.known import Recent
 from headwater_spark.part import Job, Part
 from headwater_spark.passes import Before
 from headwater_spark.place import Place
-from headwater_spark.tables import DEVICE_HEALTH, MESSAGES, RECONCILIATION, File, Table, Writer
+from headwater_spark.table_files import File, Writer
+from headwater_spark.tables import DEVICE_HEALTH, MESSAGES, RECONCILIATION, Table
 from headwater_spark.tally import HOUR_NS, Tallied
 
 # Approximate number of messages that a task reads, if they are of several hours.

@@ -27,7 +27,8 @@ from headwater_spark.payload import Rules
 from headwater_spark.place import Place
 from headwater_spark.plan import Range
 from headwater_spark.stats import Stats, count
-from headwater_spark.tables import MESSAGES, QUARANTINE, TELEMETRY, File, Table, Writer
+from headwater_spark.table_files import File, Writer
+from headwater_spark.tables import MESSAGES, QUARANTINE, TELEMETRY, Table
 from headwater_spark.tally import Tallied
 
 #: Maximum bytes of a damaged block in the quarantine.

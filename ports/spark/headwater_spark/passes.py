@@ -25,7 +25,8 @@ from headwater_spark.part import Job, Part
 from headwater_spark.place import Place
 from headwater_spark.segments import Hashes
 from headwater_spark.stored import Edit, edit, find_copies, find_segments
-from headwater_spark.tables import FRAMES, LOGICAL_MESSAGES, MESSAGES, TELEMETRY, File
+from headwater_spark.table_files import File
+from headwater_spark.tables import FRAMES, LOGICAL_MESSAGES, MESSAGES, TELEMETRY
 from headwater_spark.task import reassemble
 from headwater_spark.task import run as run_part
 from headwater_spark.topics import hash_text

@@ -23,7 +23,8 @@ from headwater_spark.delta import Change
 from headwater_spark.part import BAD_MQMDE, DECODER_FAILED, IDENTITY_CONFLICT
 from headwater_spark.place import Place
 from headwater_spark.stored import as_written
-from headwater_spark.tables import FRAMES, PARTITION, QUARANTINE, File, Writer, open_parquet
+from headwater_spark.table_files import File, Writer, open_parquet
+from headwater_spark.tables import FRAMES, PARTITION, QUARANTINE
 
 #: The name of a batch of this kind.
 REQUARANTINE = "requarantine"

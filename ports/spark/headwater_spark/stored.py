@@ -23,7 +23,8 @@ from headwater_spark.candidates import CANDIDATES, Aside, Candidates
 from headwater_spark.messages import COLUMNS
 from headwater_spark.part import Job, Part
 from headwater_spark.segments import Hashes, hashes
-from headwater_spark.tables import MESSAGES, File, Table, Writer, open_parquet
+from headwater_spark.table_files import File, Writer, open_parquet
+from headwater_spark.tables import MESSAGES, Table
 from headwater_spark.topics import with_names
 
 #: Columns of `messages` that decide whether a row is a candidate.

@@ -177,7 +177,7 @@ class TableReader(DataSourceReader):
             return  # a table without files
         import pyarrow as pa
 
-        from headwater_spark.tables import open_parquet
+        from headwater_spark.table_files import open_parquet
 
         pa.set_cpu_count(1)
         schema = pa.schema(self.fields)

@@ -31,7 +31,8 @@ from headwater_spark.part import BLOCK_BYTES, Job, Output, Part, Texts, count_ea
 from headwater_spark.payload import Parser
 from headwater_spark.plan import Range
 from headwater_spark.progress import add_rows
-from headwater_spark.tables import FRAMES, LOGICAL_MESSAGES, MESSAGES, QUARANTINE, TELEMETRY, Writer
+from headwater_spark.table_files import Writer
+from headwater_spark.tables import FRAMES, LOGICAL_MESSAGES, MESSAGES, QUARANTINE, TELEMETRY
 from headwater_spark.topics import hashes_in, names_in, with_names
 
 MQTT, FMQ = 1, 2
