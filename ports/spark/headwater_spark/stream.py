@@ -22,7 +22,7 @@ from headwater_spark.engine import Engine
 from headwater_spark.growth import compact, grow
 from headwater_spark.place import Place
 from headwater_spark.plan import Log
-from headwater_spark.positions import Position, advance, format_positions
+from headwater_spark.positions import Position, advance, format_positions, parse_positions
 from headwater_spark.result import Result
 from headwater_spark.sizes import COMPACT_EVERY, TRIGGER_BYTES, TRIGGER_S
 from headwater_spark.tables import POSITIONS
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 #: The folder in the tables' directory with the checkpoints, unless another is given.
 CHECKPOINTS = "_checkpoints"
 _QUERY = "logs"
-_POLL_S = 0.2
+_POLL_S = 0.05
 _BUSY_S = 1.0
 
 Say = Callable[[str], None]
@@ -85,6 +85,7 @@ class Stream:
         self._stopping = threading.Event()
         self._named = threading.Event()
         self._name = ""
+        self._checkpoint = Path()
         self._error: BaseException | None = None
         self._reached: dict[str, Position] = {}
         # Spark adds batches in a thread of its own.
@@ -115,8 +116,9 @@ class Stream:
             self._begin()
         except _StopError:
             return
+        self._checkpoint = checkpoint or self._default_checkpoint()
         writer = self._positions(spark, bytes_per_trigger).writeStream
-        writer = writer.option("checkpointLocation", str(checkpoint or self._checkpoint()))
+        writer = writer.option("checkpointLocation", str(self._checkpoint))
         when: dict[str, Any] = (
             {"availableNow": True}
             if trigger is None
@@ -148,7 +150,7 @@ class Stream:
             options["startingPosition"] = json.dumps(format_positions(self._reached))
         return spark.readStream.format("headwater").options(**options).load()
 
-    def _checkpoint(self) -> Path:
+    def _default_checkpoint(self) -> Path:
         if self._out.path is None:
             raise ValueError(f"name a directory for the checkpoint, which cannot be in {self._out}")
         return self._out.path / CHECKPOINTS / _QUERY
@@ -182,10 +184,11 @@ class Stream:
                     self._last_s = None
 
     def _batch(self, frame: DataFrame, number: int) -> None:
-        """Add a micro-batch to the tables."""
+        """Add a micro-batch to the tables. `frame` has its positions; to read them there takes a job of Spark."""
         try:
             self._named.wait()
-            upto = {row.log: Position(row.file, row.offset, row.sequence) for row in frame.collect()}
+            found = _offset(self._checkpoint, number)
+            upto = {log: end for log, end in found.items() if end != self._reached.get(log)}
             if upto:
                 self.add(upto, number)
         except BaseException as error:
@@ -228,6 +231,15 @@ class Stream:
                 waiting = True
                 self._stopping.wait(_BUSY_S)
         raise _StopError
+
+
+def _offset(checkpoint: Path, number: int) -> dict[str, Position]:
+    """Return the end of a micro-batch, which Spark stores before it adds the micro-batch: a version, its settings, and
+    the source's offset, on a line each."""
+    version, _, offset = (checkpoint / "offsets" / str(number)).read_text(encoding="utf-8").split("\n")
+    if version != "v1":
+        raise RuntimeError(f"{checkpoint} has offsets of the unknown version {version!r}")
+    return parse_positions(json.loads(offset))
 
 
 def _id_of(log: Log) -> str | None:
