@@ -1,4 +1,4 @@
-"""Let Spark start in half the time, for tests: archive the classes that it loads, and compile its Python once.
+"""Let Spark start in half the time, for tests: archive the classes that it loads.
 
     python -m tools.spark_classes .cache/spark/classes.jsa
 
@@ -7,15 +7,13 @@ ignores an archive that does not fit.
 """
 
 import argparse
-import importlib.util
 import os
 import shlex
 import sys
 import tempfile
-from contextlib import suppress
 from pathlib import Path
 
-from headwater_spark.session import local_session
+from headwater_spark.session import link_spark, local_session
 from tools.toolchain import CACHE
 
 ARCHIVE = CACHE / "spark" / "classes.jsa"
@@ -33,26 +31,9 @@ def options() -> str:
 def environment() -> dict[str, str]:
     """Return the variables with which Spark starts quickly."""
     found = {"SPARK_SUBMIT_OPTS": options()}
-    spark = importlib.util.find_spec("pyspark")
-    if spark is not None and spark.origin is not None:
-        found["SPARK_HOME"] = str(_home(Path(spark.origin).parent))
-    return found
-
-
-def _home(spark: Path) -> Path:
-    """Return a SPARK_HOME without pyspark.zip, which each Python worker would compile for more than a second.
-
-    Workers import the installed PySpark instead.
-    """
     home = CACHE / "spark" / "home"
     home.mkdir(parents=True, exist_ok=True)
-    for name in ("bin", "jars"):
-        link = home / name
-        if link.is_symlink() and link.readlink() != spark / name:
-            link.unlink()
-        with suppress(FileExistsError):
-            link.symlink_to(spark / name)
-    return home
+    return found | ({"SPARK_HOME": str(home)} if link_spark(home) else {})
 
 
 def make(archive: Path) -> None:

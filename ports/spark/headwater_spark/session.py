@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import atexit
+import importlib.util
 import os
+import shutil
 import sys
+import tempfile
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -42,6 +47,35 @@ def shares(session: SparkSession) -> list[Share]:
     )
 
 
+def link_spark(home: Path) -> bool:
+    """Make the directory `home` a SPARK_HOME without `pyspark.zip`.
+
+    Each Python process that Spark starts would compile that anew, for about a second. So it imports the installed
+    PySpark. Return False if that has no Spark of its own.
+    """
+    spec = importlib.util.find_spec("pyspark")
+    spark = Path(str(spec.origin if spec else "")).parent
+    if not (spark / "jars").is_dir():
+        return False
+    for name in ("bin", "jars", "sbin"):
+        link = home / name
+        if link.is_symlink() and link.readlink() != spark / name:
+            link.unlink()
+        with suppress(FileExistsError):
+            link.symlink_to(spark / name)
+    return True
+
+
+def _start_python_quickly() -> None:
+    """Use a SPARK_HOME of `link_spark`, unless the environment names one, or another Python."""
+    if "SPARK_HOME" in os.environ or os.environ["PYSPARK_PYTHON"] != sys.executable:
+        return
+    home = tempfile.mkdtemp(prefix="headwater-spark-")
+    atexit.register(shutil.rmtree, home, ignore_errors=True)
+    if link_spark(Path(home)):
+        os.environ["SPARK_HOME"] = home
+
+
 _LOGGING = Path(__file__).with_name("log4j2.properties")
 
 
@@ -66,6 +100,7 @@ def local_session(
     }
     if master.startswith("local"):
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+        _start_python_quickly()
         defaults |= {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
     builder = SparkSession.builder.appName(name).master(master)
     for key, value in (defaults | (settings or {})).items():

@@ -188,7 +188,9 @@ class Stream:
         try:
             self._named.wait()
             found = _offset(self._checkpoint, number)
-            upto = {log: end for log, end in found.items() if end != self._reached.get(log)}
+            # A log that the offset before has not begins with the next micro-batch.
+            known = _offset(self._checkpoint, number - 1) if number else found
+            upto = {log: found[log] for log in known if found[log] != self._reached.get(log)}
             if upto:
                 self.add(upto, number)
         except BaseException as error:
