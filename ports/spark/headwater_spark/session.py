@@ -50,7 +50,7 @@ def shares(session: SparkSession) -> list[Share]:
 def link_spark(home: Path) -> bool:
     """Make the directory `home` a SPARK_HOME without `pyspark.zip`.
 
-    Each Python process that Spark starts would compile that anew, for about a second. So it imports the installed
+    Each Python process that Spark starts would compile that for about a second. So it imports the installed
     PySpark. Return False if that has no Spark of its own.
     """
     spec = importlib.util.find_spec("pyspark")
