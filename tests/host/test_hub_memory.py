@@ -5,6 +5,7 @@ import asyncio
 import pytest
 
 from headwater.fmq import spec
+from headwater_host.hub.broadcast import WINDOW
 from headwater_host.hub.service import Hub
 from tests.host.hub_client import ClientLimits, Limits, Peer, new_id, until
 
@@ -71,6 +72,24 @@ async def test_who_does_not_read_is_cut_off(hub: Hub) -> None:
     for peer in lazy:
         peer.abort()
     await until(lambda: memory.held == 0)
+
+
+@pytest.mark.settings(clients=ClientLimits(memory=200 * KIB, frame=100 * KIB))
+async def test_a_connection_is_shed_once(hub: Hub) -> None:
+    memory = hub.broker.memory
+    lazy, talker = await Peer.login(hub), await Peer.login(hub)
+    await lazy.subscribe("t")
+    for _ in range(WINDOW):
+        await talker.send_message("t", b"")
+    for _ in range(9):
+        await talker.send_message("t", bytes(20 * KIB))
+    before = memory.shed
+    # They are stored together, and the client's connection is shed in the turn that adds them to its waiting messages.
+    for ident in [talker.publish("t", bytes(4 * KIB), 1) for _ in range(10)]:
+        await talker.answer(ident)
+    assert (await lazy.ended())[-1].code == 0x97
+    assert (before, memory.shed) == (0, 1)
+    await talker.ping()
 
 
 @pytest.mark.settings(clients=ClientLimits(memory=300 * KIB, frame=200 * KIB, unread=200 * KIB))

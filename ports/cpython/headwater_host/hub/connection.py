@@ -102,6 +102,7 @@ class Connection(asyncio.Protocol):
         self._holds = 0
         #: Bytes that are held for it, as they were counted.
         self.weight = 0
+        self._is_shed = False
         #: True if there are too many connections: its AUTH is refused.
         self.unwelcome = False
         self._transport: asyncio.Transport | None = None
@@ -368,6 +369,10 @@ class Connection(asyncio.Protocol):
 
     def load(self) -> int:
         """Return the bytes that are held for it."""
+        if self._is_shed and self.closed is None:
+            # It is closed in the next turn, which frees its client's waiting messages. If they still counted, it could
+            # be shed again, or another connection in its place.
+            return 0
         load = len(self._rest) + self.unread
         return load + self.client.waiting() if self.client is not None else load
 
@@ -377,6 +382,7 @@ class Connection(asyncio.Protocol):
 
     def shed(self) -> None:
         """Close it: the hub holds too much, and most of it for this connection."""
+        self._is_shed = True
         self._rest.clear()
         if self.unread and self._transport is not None:
             # A reason would not arrive; ``connection_lost`` does the rest.
