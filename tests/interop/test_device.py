@@ -134,6 +134,30 @@ def test_readings_and_commands_pass_and_errors_are_reported(mosquitto: Start, mo
         assert "ZeroDivisionError" in report["error"]
 
 
+FAILING = """
+from headwater_board.device import Device
+
+device = Device()
+device.boots.failed(OSError("x" * 200))
+report = device.boots.report
+device.boots.report = lambda board: print("reports") or report(board)
+with device:
+    while device.wait(100) == 0:
+        if device.boots.seq < 3:
+            device.send({"celsius": 21.5})
+"""
+
+
+def test_a_report_too_large_for_the_outbox_is_sent_at_qos_0(mosquitto: Start) -> None:
+    broker = mosquitto()
+    watcher = Watcher(broker.port)
+    with board(settings(broker.port, outbox={"size": 128}), FAILING, flash="littlefs") as b:
+        watcher.until(lambda got: reported("board-1", got))
+        assert b.log.count("reports") == 1
+    (report,) = payloads(watcher.got, "board-1/boot")
+    assert (report["cause"], report["error"], report["error_boot"]) == ("power on", "x" * 200, 1)
+
+
 def test_tls(mosquitto: Start, pki: Pki) -> None:
     with mosquitto(settings=pki.listener(pki.server)) as broker:
         tls = {"ca": "/ca.der", "server_name": "localhost"}

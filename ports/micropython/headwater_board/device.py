@@ -14,6 +14,8 @@ import json
 import sys
 from binascii import hexlify
 
+from micropython import const
+
 from headwater_board.boots import Boots
 from headwater_board.ids import board_id
 
@@ -24,6 +26,10 @@ if TYPE_CHECKING:
 
     from headwater.types import Dialer, Network
     from headwater_board.resolver import Resolver
+
+# Of ``headwater.errors``, whose file a program of the components need not load.
+_E_TOO_LARGE = const(-23)
+_E_STORE = const(-26)
 
 
 class Device:
@@ -148,7 +154,7 @@ class Device:
         if self.watchdog is not None:
             self.watchdog.fed(status)
         if not self._reported and self.client.connected:
-            self._reported = self.publish(self.topic + b"/boot", self.boots.report(self.name), 1) >= 0
+            self._report()
         if self._service is not None:
             self._service.poll()
         elif self.log is not None and self.client.connected and self.log.waiting():
@@ -171,6 +177,15 @@ class Device:
         reading = {"board": self.name, "boot": self.boots.boot, "seq": self.boots.next_seq()}
         reading.update(values)
         return self.publish(self.topic, json.dumps(reading).encode(), qos)
+
+    def _report(self) -> None:
+        topic = self.topic + b"/boot"
+        report = self.boots.report(self.name)
+        status = self.publish(topic, report, 1)
+        if status in (_E_TOO_LARGE, _E_STORE):
+            # The outbox is too small, or its flash fails: do without it, and do not try again at each poll.
+            status = self.publish(topic, report)
+        self._reported = status >= 0 or status == _E_TOO_LARGE
 
     def _intercept(self) -> None:
         """Poll ``update``, and offer it each message first, before any handler."""
