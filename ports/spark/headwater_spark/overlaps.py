@@ -11,6 +11,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
+from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
@@ -46,12 +47,24 @@ class Shared(NamedTuple):
 
 def runs_of(groups: Groups) -> PartRuns:
     """Return the runs of one part."""
-    result = {}
-    for name, place in groups.parts():
-        seq = groups.seq[place]
-        cuts = widest(np.diff(seq))
-        result[name] = Runs(seq[np.append(0, cuts + 1)], seq[np.append(cuts, len(seq) - 1)])
-    return result
+    parts = list(groups.parts())
+    if not parts:
+        return {}
+    seq = groups.seq
+    # Of all groups at once: there may be a group for each of ten thousand boards.
+    cuts = np.flatnonzero((np.diff(seq) > 1) | (np.diff(groups.group) != 0))
+    begins = np.append(0, cuts + 1)
+    low, high = seq[begins], seq[np.append(cuts, len(seq) - 1)]
+    bounds = np.searchsorted(begins, [0, *(place.stop for _, place in parts)]).tolist()
+    return {
+        name: Runs(low[start:end], high[start:end]) if end - start <= MAX_RUNS else _few_runs(seq[place])
+        for (name, place), (start, end) in zip(parts, pairwise(bounds), strict=True)
+    }
+
+
+def _few_runs(seq: npt.NDArray[np.int64]) -> Runs:
+    cuts = widest(np.diff(seq))
+    return Runs(seq[np.append(0, cuts + 1)], seq[np.append(cuts, len(seq) - 1)])
 
 
 def widest(steps: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
