@@ -30,15 +30,22 @@ def test_nothing_acknowledged_is_lost_doubled_or_reordered(tmp_path: Path, seed:
 
 
 #: What is only seen at the end is not to take long.
-AT_THE_END = {"takes what was not acknowledged for done", "keeps no wills", "keeps wills for ever"}
+AT_THE_END = {"keeps no wills", "keeps wills for ever"}
+#: Histories of which one has to show the defect: whether a single one does is a matter of chance.
+HISTORIES = 5
 
 
 @pytest.mark.parametrize("name", hub_mutants.MUTANTS)
 def test_a_hub_with_something_wrong_is_found_out(tmp_path: Path, name: str) -> None:
     command = [sys.executable, hub_mutants.__file__, name]
     operations = 600 if name in AT_THE_END else 6000
-    world = hub_history.run(tmp_path, operations, 1, 200, command, IMPATIENT, until_wrong=True)
-    assert world.checker.wrong
+    for seed in range(1, HISTORIES + 1):
+        directory = tmp_path / str(seed)
+        directory.mkdir()
+        world = hub_history.run(directory, operations, seed, 200, command, IMPATIENT, until_wrong=True)
+        if world.checker.wrong:
+            return
+    pytest.fail("no history shows it")
 
 
 SENT: list[Event] = [("sent", 0, n) for n in range(4)]
