@@ -158,6 +158,14 @@ def test_a_report_too_large_for_the_outbox_is_sent_at_qos_0(mosquitto: Start) ->
     assert (report["cause"], report["error"], report["error_boot"]) == ("power on", "x" * 200, 1)
 
 
+def test_a_report_to_a_server_without_qos_1_is_sent_at_qos_0(mosquitto: Start) -> None:
+    broker = mosquitto(settings={"max_qos": 0})
+    watcher = Watcher(broker.port)
+    with board(settings(broker.port, broker={"version": "5.0"}), FAILING, flash="littlefs") as b:
+        watcher.until(lambda got: bool(payloads(got, "board-1/boot")))
+        assert b.log.count("reports") == 1
+
+
 def test_tls(mosquitto: Start, pki: Pki) -> None:
     with mosquitto(settings=pki.listener(pki.server)) as broker:
         tls = {"ca": "/ca.der", "server_name": "localhost"}

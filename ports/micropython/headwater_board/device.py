@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 # Of ``headwater.errors``, whose file a program of the components need not load.
 _E_TOO_LARGE = const(-23)
 _E_STORE = const(-26)
+_E_LIMIT = const(-27)
 
 
 class Device:
@@ -182,8 +183,9 @@ class Device:
         topic = self.topic + b"/boot"
         report = self.boots.report(self.name)
         status = self.publish(topic, report, 1)
-        if status in (_E_TOO_LARGE, _E_STORE):
-            # The outbox is too small, or its flash fails: do without it, and do not try again at each poll.
+        if status in (_E_TOO_LARGE, _E_STORE, _E_LIMIT):
+            # The outbox is too small, its flash fails, or the server takes QoS 0 only: do without the outbox, and do
+            # not try again at each poll.
             status = self.publish(topic, report)
         self._reported = status >= 0 or status == _E_TOO_LARGE
 
