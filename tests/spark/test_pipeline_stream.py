@@ -195,6 +195,31 @@ def test_a_stream_in_spark(spark: "SparkSession", tmp_path: Path) -> None:
 
 
 @pytest.mark.needs_java
+def test_a_checkpoint_is_a_directory_of_this_machine(
+    spark: "SparkSession", tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever its name, Java's current directory and Hadoop's default file system are."""
+    from headwater_spark.engine import SparkEngine
+
+    monkeypatch.chdir(tmp_path)
+    seen: list[Progress] = []
+    stream = Stream(
+        SparkEngine(spark), [Log.at(log_of(tmp_path / "log", 0, 5))], tmp_path / "out", show=seen.append
+    )
+    hadoop = spark.sparkContext._jsc.hadoopConfiguration()
+    before = hadoop.get("fs.defaultFS")
+    hadoop.set("fs.defaultFS", "viewfs://c/")
+    hadoop.set("fs.viewfs.mounttable.c.linkFallback", (tmp_path / "hadoop").as_uri())
+    try:
+        stream.run(spark, checkpoint=Path("a:b c%20#d"), trigger=None)
+    finally:
+        hadoop.set("fs.defaultFS", before)
+    assert [progress.result.plan.records for progress in seen] == [5]
+    assert (tmp_path / "a:b c%20#d" / "commits" / "0").exists()
+    assert not (tmp_path / "hadoop").exists()
+
+
+@pytest.mark.needs_java
 @each_row("every_s", [0.5, 1e9])
 def test_derived_tables_are_complete_when_a_stream_is_idle_or_ends(
     spark: "SparkSession", tmp_path: Path, every_s: float

@@ -116,9 +116,10 @@ class Stream:
             self._begin()
         except _StopError:
             return
-        self._checkpoint = checkpoint or self._default_checkpoint()
+        self._checkpoint = (checkpoint or self._default_checkpoint()).absolute()
         writer = self._positions(spark, bytes_per_trigger).writeStream
-        writer = writer.option("checkpointLocation", str(self._checkpoint))
+        # Without `file:`, it would be in the default file system of Hadoop's configuration.
+        writer = writer.option("checkpointLocation", f"file://{self._checkpoint}")
         when: dict[str, Any] = (
             {"availableNow": True}
             if trigger is None
