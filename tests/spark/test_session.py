@@ -1,9 +1,14 @@
 """Sessions of Spark on this machine."""
 
+import importlib.util
 import os
 import subprocess
 import sys
 from pathlib import Path
+
+import pytest
+
+from headwater_spark.session import link_spark
 
 _PROGRAM = """
 import os
@@ -23,6 +28,19 @@ print(session.range(1).mapInArrow(where, "path string").first().path)
 print(os.environ["SPARK_HOME"])
 session.stop()
 """
+
+
+def test_settings_beside_pyspark_count(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    spark, home = tmp_path / "pyspark", tmp_path / "home"
+    for folder in (spark / "jars", spark / "conf", home):
+        folder.mkdir(parents=True)
+    (spark / "conf" / "spark-defaults.conf").write_text("spark.driver.memory 2g")
+    (spark / "__init__.py").touch()
+    spec = importlib.util.spec_from_file_location("pyspark", spark / "__init__.py")
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: spec)
+    assert link_spark(home)
+    assert (home / "conf" / "spark-defaults.conf").exists()
+    assert sorted(link.name for link in home.iterdir()) == ["conf", "jars"]
 
 
 def test_workers_import_the_installed_pyspark(tmp_path: Path) -> None:

@@ -57,7 +57,10 @@ def link_spark(home: Path) -> bool:
     spark = Path(str(spec.origin if spec else "")).parent
     if not (spark / "jars").is_dir():
         return False
-    for name in ("bin", "jars", "sbin"):
+    for name in ("bin", "conf", "jars", "sbin"):
+        # PySpark comes without `conf`, but Spark reads settings there.
+        if not (spark / name).is_dir():
+            continue
         link = home / name
         if link.is_symlink() and link.readlink() != spark / name:
             link.unlink()
