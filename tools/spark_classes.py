@@ -32,7 +32,6 @@ def environment() -> dict[str, str]:
     """Return the variables with which Spark starts quickly."""
     found = {"SPARK_SUBMIT_OPTS": options()}
     home = CACHE / "spark" / "home"
-    home.mkdir(parents=True, exist_ok=True)
     return found | ({"SPARK_HOME": str(home)} if link_spark(home) else {})
 
 

@@ -25,7 +25,8 @@ def where(batches):
 
 
 print(session.range(1).mapInArrow(where, "path string").first().path)
-print(os.environ["SPARK_HOME"])
+print(session.sparkContext._jvm.System.getenv("SPARK_HOME"))
+print(os.environ.get("SPARK_HOME"))
 session.stop()
 """
 
@@ -43,17 +44,42 @@ def test_settings_beside_pyspark_count(tmp_path: Path, monkeypatch: pytest.Monke
     assert sorted(link.name for link in home.iterdir()) == ["conf", "jars"]
 
 
-def test_workers_import_the_installed_pyspark(tmp_path: Path) -> None:
-    """From `pyspark.zip`, each would compile it anew."""
+def _start(cache: Path) -> list[str]:
     environment = {name: value for name, value in os.environ.items() if name != "SPARK_HOME"}
     done = subprocess.run(
         [sys.executable, "-c", _PROGRAM],
-        env=environment | {"TMPDIR": str(tmp_path)},
+        env=environment | {"XDG_CACHE_HOME": str(cache)},
         capture_output=True,
         text=True,
         check=True,
     )
-    path, home = done.stdout.splitlines()
+    return done.stdout.splitlines()
+
+
+def test_workers_import_the_installed_pyspark(tmp_path: Path) -> None:
+    """From `pyspark.zip`, each would compile it again."""
+    path, home, left = _start(tmp_path)
     assert path.endswith("site-packages/pyspark/__init__.py")
-    assert Path(home).parent == tmp_path
-    assert not Path(home).exists()
+    assert Path(home).parent == tmp_path / "headwater"
+    assert left == "None", "other programs are to find their own Spark"
+
+
+def test_spark_starts_without_a_cache_that_can_be_written(tmp_path: Path) -> None:
+    (tmp_path / "headwater").touch()
+    path, home, _ = _start(tmp_path)
+    assert "pyspark" in path
+    assert home.endswith("site-packages/pyspark"), "it uses the one that is installed"
+
+
+def test_a_link_follows_what_is_beside_pyspark(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    spark, home = tmp_path / "pyspark", tmp_path / "home"
+    (spark / "jars").mkdir(parents=True)
+    (spark / "__init__.py").touch()
+    spec = importlib.util.spec_from_file_location("pyspark", spark / "__init__.py")
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: spec)
+    home.mkdir()
+    (home / "jars").symlink_to(tmp_path / "elsewhere")
+    (home / "conf").symlink_to(spark / "conf")
+    assert link_spark(home)
+    assert (home / "jars").readlink() == spark / "jars"
+    assert not (home / "conf").is_symlink()

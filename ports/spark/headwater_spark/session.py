@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import atexit
+import hashlib
 import importlib.util
 import os
-import shutil
 import sys
-import tempfile
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -53,30 +52,45 @@ def link_spark(home: Path) -> bool:
     Each Python process that Spark starts would compile that for about a second. So it imports the installed
     PySpark. Return False if that has no Spark of its own.
     """
-    spec = importlib.util.find_spec("pyspark")
-    spark = Path(str(spec.origin if spec else "")).parent
+    spark = _pyspark()
     if not (spark / "jars").is_dir():
         return False
+    home.mkdir(parents=True, exist_ok=True)
+    # PySpark comes without `conf`, but Spark reads settings there.
     for name in ("bin", "conf", "jars", "sbin"):
-        # PySpark comes without `conf`, but Spark reads settings there.
-        if not (spark / name).is_dir():
+        link, target = home / name, spark / name
+        if link.is_symlink() and link.readlink() == target and target.is_dir():
             continue
-        link = home / name
-        if link.is_symlink() and link.readlink() != spark / name:
-            link.unlink()
-        with suppress(FileExistsError):
-            link.symlink_to(spark / name)
+        link.unlink(missing_ok=True)
+        if target.is_dir():
+            with suppress(FileExistsError):  # another process has made it
+                link.symlink_to(target)
     return True
 
 
-def _start_python_quickly() -> None:
-    """Use a SPARK_HOME of `link_spark`, unless the environment names one, or another Python."""
+def _pyspark() -> Path:
+    spec = importlib.util.find_spec("pyspark")
+    return Path(str(spec.origin if spec else "")).parent
+
+
+@contextmanager
+def _quick_python() -> Iterator[None]:
+    """Let a Spark that starts here use a SPARK_HOME of `link_spark`, unless the environment names one, or another
+    Python, or the user's cache cannot be written."""
     if "SPARK_HOME" in os.environ or os.environ["PYSPARK_PYTHON"] != sys.executable:
+        yield
         return
-    home = tempfile.mkdtemp(prefix="headwater-spark-")
-    atexit.register(shutil.rmtree, home, ignore_errors=True)
-    if link_spark(Path(home)):
-        os.environ["SPARK_HOME"] = home
+    # The same directory each time need not be removed, even after a kill.
+    name = f"spark-{hashlib.sha256(bytes(_pyspark())).hexdigest()[:12]}"
+    home = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "headwater" / name
+    with suppress(OSError, RuntimeError):  # RuntimeError: the user has no home directory
+        if link_spark(home):
+            os.environ["SPARK_HOME"] = str(home)
+    try:
+        yield
+    finally:
+        # Java has it now. Other programs that this process starts may have another Spark.
+        os.environ.pop("SPARK_HOME", None)
 
 
 _LOGGING = Path(__file__).with_name("log4j2.properties")
@@ -103,11 +117,11 @@ def local_session(
     }
     if master.startswith("local"):
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
-        _start_python_quickly()
         defaults |= {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
     builder = SparkSession.builder.appName(name).master(master)
     for key, value in (defaults | (settings or {})).items():
         builder = builder.config(key, value)
-    session = builder.getOrCreate()
+    with _quick_python() if master.startswith("local") else nullcontext():
+        session = builder.getOrCreate()
     session.sparkContext.setLogLevel("ERROR")
     return session

@@ -235,28 +235,35 @@ async def _promoted(replication: ReplicationConfig, *, force: bool) -> int:
 
 
 async def _look(replication: ReplicationConfig) -> dict[str, dict[str, Any]]:
-    """Return the status of each hub that answers. If another promotion has begun, it gets a few seconds to end: this
-    one would depose its leader."""
+    """Return the status of each hub that answers. If a promotion has begun, it gets a few seconds to end: another one
+    would depose its leader."""
+    errors: dict[str, str] = {}
 
     async def look(name: str) -> dict[str, Any] | None:
         try:
             return await _ask(replication, name)
         except ClientError as error:
-            print(f"{name}: no answer: {error}", file=sys.stderr)
+            if errors.get(name) != str(error):
+                print(f"{name}: no answer: {error}", file=sys.stderr)
+            errors[name] = str(error)
             return None
 
     deadline = time.monotonic() + _OTHER
+    waiting = 0
     while True:
         # At once: a hub that is cut off answers after a timeout only.
         answers = zip(replication.hubs, await asyncio.gather(*map(look, replication.hubs)), strict=True)
         found = {name: one for name, one in answers if one is not None}
         promised = max((one["fence"] for one in found.values()), default=0)
-        if (
-            promised <= max((one["epoch"] for one in found.values()), default=0)
-            or time.monotonic() > deadline
-        ):
+        led = max((one["epoch"] for one in found.values()), default=0)
+        if promised <= led or time.monotonic() > deadline:
             return found
-        print(f"waiting for another promotion, to epoch {promised}", file=sys.stderr)
+        if promised != waiting:
+            print(
+                f"slaves are fenced for epoch {promised}: waiting {_OTHER:.0f} s in case that promotion still runs",
+                file=sys.stderr,
+            )
+        waiting = promised
         await asyncio.sleep(_OTHER_LOOK)
 
 
