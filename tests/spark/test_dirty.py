@@ -2,7 +2,8 @@
 
 A log of four kinds of boards, of which 1 % of the frames are damaged as the fuzzers damage packets, blocks have bits
 flipped, its end is torn off, clocks are set back and forward, and boards use ids again after they have lost their
-counters. What is expected of each frame comes from the core, frame by frame.
+counters. Between them are segments and groups of IBM MQ, some with a damaged MQMDE in a sound frame. What is expected
+of each frame comes from the core, frame by frame.
 """
 
 import random
@@ -19,12 +20,16 @@ from headwater_host.mqtt_properties import encode
 from headwater_spark import delta
 from headwater_spark.fmq_core import CoreFrame
 from headwater_spark.growth import grow
+from headwater_spark.mqmde import refusal
 from headwater_spark.positions import Position
 from headwater_spark.result import Result
-from headwater_spark.tables import FRAMES, MESSAGES, QUARANTINE
+from headwater_spark.tables import FRAMES, LOGICAL_MESSAGES, MESSAGES, QUARANTINE
 from tests.fuzz.packets import damage_bytes
 from tests.spark.fmq_bytes import fmq_publish, message_id, spoiled
 from tests.spark.logs import BEGIN_NS, InProcess, Rec, ack, damage, publish, reading, rows, write_log
+from tests.spark.mq_bytes import mqmde, some_groups
+from tests.spark.test_logical_pipeline import by_rules, table
+from tests.spark.test_mqmde import core
 from tests.spark.test_mqtt import of_core
 
 COUNT = 1500
@@ -34,9 +39,44 @@ FLIPPED = ((7, 300), (20, 20))
 Place = tuple[str, int, int]
 
 
+def segments() -> list[list[Rec]]:
+    """Segments of IBM MQ with their redeliveries, over MQTT and FMQ: COUNT lists. One MQMDE in ten is damaged.
+
+    Groups lie across the whole log, and so across its blocks and batches.
+    """
+    chance = random.Random(15)
+    found: list[list[Rec]] = [[] for _ in range(COUNT)]
+    some = some_groups()
+    for number, (topic, payload, _) in enumerate(some):
+        k = number * COUNT // len(some)
+        at = k * 10 + 5
+        how = chance.randrange(56)
+        if how < 5:
+            payload = damage_bytes(payload, how, chance.randrange(72), chance.randrange(256))
+        elif how == 5:
+            payload = payload[: chance.randrange(80)]
+        elif how == 6:
+            # An MQMDE in front of an MQMDE.
+            payload = mqmde(payload, Format="MQHMDE", group=bytes(24))
+        if number % 2:
+            first = publish(topic, payload, qos=1, packet_id=1 + number % 50)
+            found[k].append(Rec(first, at, 7, "mqtt:h:5"))
+            if number % 5 == 1:
+                again = publish(topic, payload, qos=1, packet_id=1 + number % 50, dup=True)
+                found[k].append(Rec(again, at + 50, 8, "mqtt:h:5", mark=DUPLICATE, first=at))
+        else:
+            ident = message_id(BEGIN_NS + number, process=8)
+            found[k].append(Rec(fmq_publish(topic, payload, ident, qos=1), at, 9, "fmq:h:6", 0, 2, 0))
+            if number % 5 == 2:
+                again = fmq_publish(topic, payload, ident, qos=1, dup=True)
+                found[k].append(Rec(again, at + 50, 9, "fmq:h:6", 0, 2, 0))
+    return found
+
+
 def clean() -> list[Rec]:
-    """Messages of four boards, a third of them redelivered, and acknowledgements."""
+    """Messages of four boards, a third of them redelivered, segments of IBM MQ, and acknowledgements."""
     found = []
+    some = segments()
     block = encode({"content_type": "application/json", "user_property": [("site", "é")]}, 1 << 3)
     for k in range(COUNT):
         # The board loses its counters twice, and its clock is wrong by an hour for a while.
@@ -62,6 +102,7 @@ def clean() -> list[Rec]:
             Rec(fmq_publish("f/b7", {"load": k / 4, "n": k}, ident, qos=1), at + 3, 6, "fmq:h:4", 0, 2, 0)
         )
         found.append(Rec(ack(4, 1 + k % 50), at + 4, 1, "mqtt:h:1"))
+        found += some[k]
     return found
 
 
@@ -130,10 +171,11 @@ def test_each_frame_ends_in_one_place(run: tuple[Path, Result, int]) -> None:
     kept = by_place(out, MESSAGES.name, "copies", "topic", "payload", "board", "seq")
     refused = [row for row in by_place(out, QUARANTINE.name, "kind", "reason") if row[1][0] != "block"]
     messages, quarantine = dict(kept), dict(refused)
-    # Nobody is in two places, or twice in one.
+    # No frame is in two places, or twice in one; only a message with a bad MQMDE is in both tables.
     assert len(messages) == len(kept)
     assert len(quarantine) == len(refused)
-    assert not messages.keys() & quarantine.keys()
+    bad_mqmde = {place for place, (_, reason) in refused if reason == "bad_mqmde"}
+    assert messages.keys() & quarantine.keys() == bad_mqmde
     duplicates = Counter[str]()
     for place, frame in frames.items():
         expected = verdict(*frame)
@@ -155,7 +197,33 @@ def test_each_frame_ends_in_one_place(run: tuple[Path, Result, int]) -> None:
     # Every kind of trouble took place.
     assert in_all["identity_conflict"] > 500
     assert duplicates["frames"] > 500
-    assert len(in_all) > 6
+    assert len(in_all) > 7
+
+
+def test_a_bad_mqmde_has_the_reason_of_the_core(run: tuple[Path, Result, int]) -> None:
+    out, result, _ = run
+    expected = {
+        place: ("message", refusal(*answer), answer[1])
+        for place, (payload,) in by_place(out, MESSAGES.name, "payload")
+        if isinstance(answer := core(payload), tuple)
+    }
+    names = ("reason", "kind", "detail", "error_at")
+    found = by_place(out, QUARANTINE.name, *names)
+    assert {place: row for place, (reason, *row) in found if reason == "bad_mqmde"} == {
+        place: [*row] for place, row in expected.items()
+    }
+    assert result.quarantined["bad_mqmde"] == len(expected)
+    assert len({detail for _, detail, _ in expected.values()}) > 4
+
+
+def test_logical_messages_are_those_of_the_plain_rules(run: tuple[Path, Result, int]) -> None:
+    out, result, _ = run
+    found = table(out)
+    assert found == by_rules(out)
+    assert result.logical["whole"] == sum(row["complete"] for row in found) > 100
+    assert result.logical["incomplete"] > 100
+    # An MQMDE behind an MQMDE is data.
+    assert sum(row["format"] == "MQHMDE" for row in found) > 10
 
 
 def test_four_batches_are_one(run: tuple[Path, Result, int], tmp_path: Path) -> None:
@@ -173,8 +241,8 @@ def test_four_batches_are_one(run: tuple[Path, Result, int], tmp_path: Path) -> 
     assert all(result.rows[FRAMES.name] for result in results)
     assert sum((result.quarantined for result in results), Counter[str]()) == whole.quarantined
     assert sum(result.duplicates for result in results) == whole.duplicates
-    for table in (FRAMES, MESSAGES, QUARANTINE):
-        assert rows(tmp_path / "out", table) == rows(out, table), table.name
+    for one_table in (FRAMES, MESSAGES, QUARANTINE, LOGICAL_MESSAGES):
+        assert rows(tmp_path / "out", one_table) == rows(out, one_table), one_table.name
 
 
 def test_what_is_kept_is_what_was_received(run: tuple[Path, Result, int]) -> None:
