@@ -12,13 +12,17 @@ from queue import Queue
 
 import pytest
 
+from headwater_host.capture.log_id import log_id
+from headwater_host.capture.manifest import read_manifest
 from headwater_host.cli.main import main
+from headwater_spark.growth import grow
 from headwater_spark.pipeline import run_on
 from headwater_spark.place import Place
+from headwater_spark.positions import Position
 from headwater_spark.session import NO_CONNECT
 from tests.conftest import require
 from tests.object_store import Bucket
-from tests.spark.logs import InProcess, Rec, assert_same_tables, publish, reading, write_log
+from tests.spark.logs import BEGIN_NS, InProcess, Rec, assert_same_tables, publish, reading, write_log
 from tools import spark_classes
 
 pytestmark = [pytest.mark.needs_java, pytest.mark.timeout(900)]
@@ -160,8 +164,11 @@ def test_the_command_refuses_spark_connect(tmp_path: Path, capsys: pytest.Captur
     assert capsys.readouterr().err == f"headwater: --master sc://127.0.0.1: {NO_CONNECT}\n"
 
 
-def test_spark_connect_reads_logs_and_refuses_the_pipeline(tmp_path: Path) -> None:
+def test_spark_connect_reads_logs_and_tables_and_refuses_the_pipeline(tmp_path: Path) -> None:
     log = capture_of(tmp_path / "log")
+    third = next(iter(read_manifest(log).entries.values()))
+    for upto in ({log_id(log): Position(third.file, third.bytes, third.next_sequence)}, None):
+        grow(InProcess(), [log], tmp_path / "tables", upto=upto)
     program = f"""
 import sys
 from pyspark.sql import SparkSession
@@ -178,6 +185,16 @@ query = (
 )
 query.awaitTermination()
 print(spark.table("rows").count())
+def table(name, **options):
+    return spark.read.format("headwater.table").options(**options).load({str(tmp_path / "tables")!r} + "/" + name)
+messages, telemetry = table("messages"), table("telemetry").select("board", "boot", "seq", "metric", "value_double")
+print(messages.count(), table("messages", version=1).count(), table("messages", since={BEGIN_NS + 29 * 10**8}).count())
+both = messages.join(telemetry, ["board", "boot", "seq"]).groupBy("topic", "metric").sum("value_double")
+print(both.collect())
+try:
+    table("nothing").count()
+except Exception as error:
+    print("is not a table" in str(error))
 try:
     pipeline.run(spark, {str(log)!r}, {str(tmp_path / "out")!r})
 except Exception as error:
@@ -188,7 +205,9 @@ spark.stop()
         [sys.executable, "-c", program], env=_ENVIRONMENT, capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stderr
-    module, counts, topics, streamed, error = done.stdout.splitlines()
+    module, counts, topics, streamed, *tables, error = done.stdout.splitlines()
     assert module == "pyspark.sql.connect.session"
     assert (counts, topics, streamed) == ("3000 3", "[Row(topic='t', count=3000)]", "3000")
+    total = sum(range(3000)) / 8
+    assert tables == ["3000 1000 100", f"[Row(topic='t', metric='load', sum(value_double)={total})]", "True"]
     assert error == f"ConnectError {NO_CONNECT}"
