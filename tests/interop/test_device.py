@@ -89,11 +89,17 @@ class Watcher:
     def __init__(self, port: int, topic: bytes = b"board-1") -> None:
         self.client = Client(SocketDialer(port), b"watcher")
         self.got: list[tuple[str, Any]] = []
-        self.client.on_message = lambda m: self.got.append((m.topic_text(), json.loads(m.payload_bytes())))
+        #: QoS of the last message by topic.
+        self.qos: dict[str, int] = {}
+        self.client.on_message = self._take
         self.client.connect()
         for topic_filter in (topic, topic + b"/boot"):
             self.client.subscribe(topic_filter, 1)
         self.client.flush(5000)
+
+    def _take(self, message: Any) -> None:
+        self.got.append((message.topic_text(), json.loads(message.payload_bytes())))
+        self.qos[message.topic_text()] = message.qos()
 
     def until(self, condition: Callable[[list[tuple[str, Any]]], bool]) -> None:
         deadline = time.monotonic() + WAIT_S
@@ -153,9 +159,11 @@ def test_a_report_too_large_for_the_outbox_is_sent_at_qos_0(mosquitto: Start) ->
     watcher = Watcher(broker.port)
     with board(settings(broker.port, outbox={"size": 128}), FAILING, flash="littlefs") as b:
         watcher.until(lambda got: reported("board-1", got))
+        b.wait_for("reports", WAIT_S)
         assert b.log.count("reports") == 1
     (report,) = payloads(watcher.got, "board-1/boot")
     assert (report["cause"], report["error"], report["error_boot"]) == ("power on", "x" * 200, 1)
+    assert watcher.qos["board-1/boot"] == 0
 
 
 def test_a_report_to_a_server_without_qos_1_is_sent_at_qos_0(mosquitto: Start) -> None:
@@ -163,7 +171,53 @@ def test_a_report_to_a_server_without_qos_1_is_sent_at_qos_0(mosquitto: Start) -
     watcher = Watcher(broker.port)
     with board(settings(broker.port, broker={"version": "5.0"}), FAILING, flash="littlefs") as b:
         watcher.until(lambda got: bool(payloads(got, "board-1/boot")))
+        b.wait_for("reports", WAIT_S)
         assert b.log.count("reports") == 1
+
+
+FULL = """
+from headwater.errors import E_STORE
+from headwater_board.device import Device
+
+device = Device()
+report = device.boots.report
+device.boots.report = lambda board: print("reports") or report(board)
+
+def fill(session_present):
+    # Not before: a session that begins writes to the journal as well.
+    refused = 0
+    while refused < 2:
+        with open("/junk.bin", "ab") as junk:
+            for size in (4096, 512, 64):
+                try:
+                    while True:
+                        junk.write(bytes(size))
+                        junk.flush()
+                except OSError:
+                    pass
+        # The journal's last block may have room, and a journal that failed leaves its blocks to the next one.
+        status = device.publish(b"junk", bytes(40), 1)
+        assert status > 0 or status == E_STORE, status
+        refused = refused + 1 if status == E_STORE else 0
+    print("full")
+
+device.on_online = fill
+with device:
+    while device.wait(100) == 0:
+        if device.boots.seq < 3:
+            device.send({"celsius": 21.5}, 0)
+"""
+
+
+def test_a_report_that_a_full_flash_refuses_is_sent_at_qos_0(mosquitto: Start) -> None:
+    broker = mosquitto()
+    watcher = Watcher(broker.port)
+    with board(settings(broker.port, outbox={}), FULL, flash="littlefs") as b:
+        watcher.until(partial(reported, "board-1"))
+        b.wait_for("reports", WAIT_S)
+        assert b.log.count("full") == b.log.count("reports") == 1
+    assert payloads(watcher.got, "board-1/boot") == [POWERED_ON]
+    assert watcher.qos["board-1/boot"] == 0
 
 
 def test_tls(mosquitto: Start, pki: Pki) -> None:
