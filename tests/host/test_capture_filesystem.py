@@ -52,6 +52,10 @@ def test_a_uri_is_no_local_path() -> None:
     [
         ("s3:///log", "the bucket is missing"),
         ("s3://bucket/log?region=x", "give storage options by name"),
+        *(
+            (uri, "this URI cannot be read; use a directory or s3://bucket/prefix")
+            for uri in ("http://host/log", "s4://bucket/log", "gs://a b", "abfs://x", "hdfs://")
+        ),
     ],
 )
 def test_invalid_locations(location: str, message: str) -> None:

@@ -165,6 +165,15 @@ def test_repair_of_a_log_that_is_being_written(tmp_path: Path, capsys: pytest.Ca
         ("export {log}", 2, "--pcap"),
         ("export {empty} --pcap {none}/file", 2, "no capture log in"),
         ("export {log} --pcap {none}/file", 2, "No such file"),
+        ("export {log} --pcap /dev/full", 1, "cannot write /dev/full: No space left on device"),
+        *(
+            (
+                f"{command} http://host/log",
+                2,
+                "http://host/log: this URI cannot be read; use a directory or s3://",
+            )
+            for command in ("ls", "verify", "cat", "stats", "export --pcap file", "ship {log}")
+        ),
     ],
 )
 def test_wrong_words_end_with_a_reason(

@@ -436,7 +436,7 @@ def test_properties_identify_a_message_in_any_part(tmp_path: Path) -> None:
     "options, reason",
     [
         (["--decoder", "a/#/b=m:f"], "a/#/b: not a valid topic filter"),
-        (["--decoder", "a"], "not a valid topic filter"),
+        (["--decoder", "a"], "--decoder: a: expected FILTER=MODULE:FUNCTION"),
         (["--decoder", "a=m"], "expected FILTER=MODULE:FUNCTION"),
         (["--decoder", "a=no_such_module:f"], "No module named 'no_such_module'"),
         (["--decoder", "a=struct:no_such"], "no attribute 'no_such'"),

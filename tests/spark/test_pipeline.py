@@ -377,6 +377,8 @@ def test_a_place_that_cannot_be_written_is_an_error(tmp_path: Path) -> None:
         (["--capture", "/no/such/place"], "/no/such/place does not exist"),
         (["--capture", "empty"], "no capture log in"),
         (["--capture", ".", "--sent", "/no/such/file"], "is not a file"),
+        (["--capture", ".", "--sent", "/etc/passwd"], "/etc/passwd: no line is a message such as"),
+        (["--capture", "http://host/log"], "http://host/log: this URI cannot be read"),
         (["--capture", ".", "--partition-bytes", "2g"], "a size here is 1 to 1g"),
         (["--capture", ".", "--partition-bytes", "x"], "x: not a size such as"),
         (["--capture", ".", "--batch-rows", "0"], "is not a whole number from 1"),

@@ -14,7 +14,7 @@ from headwater.mqtt.packets import check_filter
 from headwater_host.capture.filesystem import LocationError, is_remote
 from headwater_host.cli.options import STORAGE, STORAGE_HELP, directory, location, whole
 from headwater_host.exits import FAILED, OK, USAGE, CommandError
-from headwater_spark import compact_command, report_command, stream_command
+from headwater_spark import compact_command, records, report_command, stream_command
 from headwater_spark.arguments import check_log, size
 from headwater_spark.identity import Identity
 from headwater_spark.launch import check_writable, failed, say, started, tables_at
@@ -83,10 +83,10 @@ def _source(text: str) -> str:
 
 
 def _decoder(text: str) -> str:
-    pattern, _, name = text.rpartition("=")
-    _filter(pattern)
-    if not all(name.partition(":")):
+    pattern, equals, name = text.rpartition("=")
+    if not (equals and all(name.partition(":"))):
         raise argparse.ArgumentTypeError(f"{text}: expected FILTER=MODULE:FUNCTION")
+    _filter(pattern)
     return text
 
 
@@ -287,6 +287,12 @@ def _check_places(args: argparse.Namespace) -> list[Log]:
     for path in args.sent:
         if not path.is_file():
             raise CommandError(f"--sent: {path} is not a file", USAGE)
+        try:
+            records.check(path)
+        except OSError as error:
+            raise CommandError(f"--sent: {path}: {error.strerror}", USAGE) from error
+        except ValueError as error:
+            raise CommandError(f"--sent: {path}: {error}", USAGE) from error
     logs = _logs(args)
     for log in logs:
         try:

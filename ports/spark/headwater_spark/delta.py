@@ -242,6 +242,8 @@ class Tables:
 
 def open_table(place: Place, version: int | None = None) -> DeltaTable:
     """Open a table's version, by default the latest. Raises TableNotFoundError, and OSError for an object store."""
+    if place.path is not None and not place.path.is_dir():
+        raise TableNotFoundError(f"{place} is not a directory")
     with _named(place):
         return DeltaTable(place.location, version=version, storage_options=place.options)
 

@@ -42,6 +42,12 @@ def read(paths: Iterable[str | os.PathLike[str]]) -> dict[str, Record]:
     return dict(records)
 
 
+def check(path: Path) -> None:
+    """Raise ValueError if a file has text, but no line of a record: then nothing would be compared. Raises OSError."""
+    if next(iter(_lines(path)), None) is None and path.read_bytes().strip():
+        raise ValueError('no line is a message such as {"board": "b1", "boot": 1, "seq": 5, "qos": 1}')
+
+
 def _lines(path: Path) -> Iterable[dict[str, Any]]:
     for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
         try:

@@ -267,7 +267,15 @@ def arrow_filesystem(location: str, storage: Storage = ()) -> tuple[Any, str]:
     if parts.query or parts.fragment:
         raise LocationError(f"{location}: give storage options by name instead of in the URI")
     if parts.scheme.lower() not in _S3:
-        found: tuple[Any, str] = _arrow_fs().FileSystem.from_uri(location)
+        fs = _arrow_fs()
+        try:
+            found: tuple[Any, str] = fs.FileSystem.from_uri(location)
+        except (ValueError, NotImplementedError, OSError) as error:
+            # An unknown scheme, an invalid URI, or a file system whose library is missing: several lines of text.
+            why = str(error).partition("\n")[0]
+            raise LocationError(
+                f"{location}: this URI cannot be read; use a directory or s3://bucket/prefix ({why})"
+            ) from error
         return found
     if not parts.netloc:
         raise LocationError(f"{location}: the bucket is missing, as in s3://bucket/prefix")

@@ -1,11 +1,12 @@
 """``headwater capture``: list, verify, print, prune, repair, ship and export a capture log.
 
-Exit code 0: no damage (a torn tail is not damage); 1: the log is damaged; 2: it cannot be read.
+Exit code 0: no damage (a torn tail is not damage); 1: the log is damaged, or a disk is full; 2: it cannot be read.
 """
 
 from __future__ import annotations
 
 import argparse
+import errno
 import json
 import signal
 import sys
@@ -54,6 +55,16 @@ from headwater_host.progress import Display, Step
 _FOLLOW_S = 0.2
 # Progress is shown after this time.
 _DELAY_S = 2.0
+# Errors of a write to a disk that is full. They do not name the file.
+_FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+# The argument that names what a command writes.
+_WRITTEN = {
+    "export": "pcap",
+    "ship": "target",
+    "prune": "directory",
+    "repair": "directory",
+    "readers": "directory",
+}
 _COLUMNS = ("segment", "state", "blocks", "records", "bytes", "first", "last")
 
 
@@ -147,6 +158,13 @@ def run(arguments: argparse.Namespace) -> int:
     except (LogIdError, ShipError) as error:
         raise CommandError(str(error), FAILED) from error
     except OSError as error:
+        if error.errno in _FULL:
+            where = _WRITTEN.get(arguments.capture_command)
+            if where is None:
+                raise  # standard output
+            raise CommandError(
+                f"cannot write {getattr(arguments, where)}: {error.strerror}", FAILED
+            ) from error
         what = str(error) if error.filename is None else f"{error.filename}: {error.strerror}"
         raise CommandError(what, USAGE) from error
 

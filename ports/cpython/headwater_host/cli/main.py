@@ -171,7 +171,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         if isinstance(error, BrokenPipeError):  # the reader closed the pipe, as head -1 does
             return OK
-        complain(error)
+        complain(
+            error
+            if error.filename is not None or not error.strerror
+            else CommandError(error.strerror, FAILED)
+        )
         return FAILED
     except KeyboardInterrupt:
         return SIGNALLED + 2
