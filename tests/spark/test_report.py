@@ -5,6 +5,7 @@ import random
 from collections import Counter
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -133,7 +134,7 @@ def test_a_runs_page_has_its_numbers(tmp_path: Path) -> None:
 
 
 def test_a_run_without_news_says_how_far_the_tables_are(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     _, out = run(tmp_path, message("b", 1, 0, at=5), Rec(b"\xf0", at=61_000))
     log = tmp_path / "log"
@@ -153,6 +154,15 @@ def test_a_run_without_news_says_how_far_the_tables_are(
     assert again() == f"{everything} up to the last frame, received at 2026-09-21T14:14:21.000Z.{where}"
     write_log(log, [[Rec(b"\xf0", at=62_000)]])
     assert again().startswith("1 frames in 1 blocks became 0 messages; ")
+    write_log(log, [[Rec(b"\xf0", at=63_000)]])
+    with monkeypatch.context() as patch:
+        patch.setattr(Tables, "commit", Mock(side_effect=KeyboardInterrupt))
+        with pytest.raises(KeyboardInterrupt):
+            again()
+    assert again().startswith(
+        f"Completed batch 3, which was interrupted. {everything.replace('new', 'else is new')}"
+    )
+    assert again().startswith(everything)
     (tmp_path / "empty").mkdir()
     assert report.up_to_date(Place.at(tables_without_rows(tmp_path / "empty"))) == f"{everything}: no frames."
 

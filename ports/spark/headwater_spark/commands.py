@@ -307,7 +307,7 @@ def show(numbers: dict[str, Any], out: Place) -> int:
     """Print a run's report and return the exit code."""
     from headwater_spark import report
 
-    print(report.headline(numbers) if numbers["records"] else report.up_to_date(out))
+    print(report.headline(numbers) if numbers["records"] else report.up_to_date(out, numbers["completed"]))
     if numbers["boards"]:
         print()
         print(report.text_table(numbers["boards"]))

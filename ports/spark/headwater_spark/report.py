@@ -109,6 +109,7 @@ def summary(result: Result) -> dict[str, Any]:
     log = result.plan
     return {
         "capture": ", ".join(map(str, result.captures)),
+        "completed": list(result.completed),
         "segments": log.segments,
         "blocks": log.blocks,
         "bytes": log.bytes,
@@ -242,11 +243,13 @@ def headline(numbers: dict[str, Any]) -> str:
     )
 
 
-def up_to_date(out: Place) -> str:
-    """Say, for a run that found nothing to read, how far the tables are."""
+def up_to_date(out: Place, completed: Sequence[int] = ()) -> str:
+    """Say, for a run that found nothing to read, how far the tables are, and which batches it has completed."""
     ends = [file.last_ns for file in delta.live(out, FRAMES).files if file.last_ns is not None]
     last = f" up to the last frame, received at {_time(max(ends))}" if ends else ": no frames"
-    return f"Nothing new: the tables have everything that the logs have{last}."
+    done = "".join(f"Completed batch {number}, which was interrupted. " for number in completed)
+    new = "Nothing else is new" if completed else "Nothing new"
+    return f"{done}{new}: the tables have everything that the logs have{last}."
 
 
 def _cell(value: Any) -> str:
