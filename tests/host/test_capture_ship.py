@@ -216,8 +216,10 @@ def test_a_full_disk_ends_it_with_an_error(
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     monkeypatch.setattr(os, "fsync", full)
-    assert capture("ship", log, tmp_path / "copy") == 2
-    assert capsys.readouterr().err == "headwater: [Errno 28] No space left on device\n"
+    assert capture("ship", log, tmp_path / "copy") == 1
+    assert (
+        capsys.readouterr().err == f"headwater: cannot write {tmp_path / 'copy'}: No space left on device\n"
+    )
 
 
 def killed_ship(log: Path, copy: Path, step: int) -> bool:

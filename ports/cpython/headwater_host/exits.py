@@ -41,6 +41,13 @@ _CODES: tuple[tuple[type[ClientError], int], ...] = (
 )
 
 
+def explain(error: Exception) -> str:
+    """Return an error's text for one line: of an OSError the file, if it names one, and the cause without its code."""
+    if not isinstance(error, OSError) or not error.strerror:
+        return str(error)
+    return error.strerror if error.filename is None else f"{error.filename}: {error.strerror}"
+
+
 def code_of(error: ClientError) -> int:
     """Return the exit code for an error of a client."""
     if error.code == E_LIMIT:

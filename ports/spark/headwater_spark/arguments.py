@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from headwater_host.capture.filesystem import Location, LocationError
 from headwater_host.capture.manifest import list_log
-from headwater_host.exits import USAGE, CommandError
+from headwater_host.exits import USAGE, CommandError, explain
 from headwater_spark.launch import tables_at
 from headwater_spark.place import Place
 from headwater_spark.sizes import parse_size
@@ -41,7 +41,7 @@ def check_log(log: Log) -> None:
     except NotADirectoryError as error:
         raise CommandError(f"--capture: {log.location} is not a directory", USAGE) from error
     except (OSError, LocationError) as error:
-        raise CommandError(f"--capture: {error}", USAGE) from error
+        raise CommandError(f"--capture: {explain(error)}", USAGE) from error
 
 
 def existing_tables(option: str, location: Location, storage: Iterable[tuple[str, str]]) -> Place:

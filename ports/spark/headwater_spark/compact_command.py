@@ -7,7 +7,7 @@ from typing import Any
 
 from headwater_host.capture.filesystem import LocationError
 from headwater_host.cli.options import LOCATION, STORAGE, STORAGE_HELP, directory, option, whole
-from headwater_host.exits import FAILED, OK, USAGE, CommandError
+from headwater_host.exits import FAILED, OK, USAGE, CommandError, explain
 from headwater_spark.arguments import existing_tables, size
 from headwater_spark.launch import failed, say, tables_at
 
@@ -81,5 +81,5 @@ def files(args: argparse.Namespace) -> int:
             f"{table} is not a table; a directory such as tables/messages is one", USAGE
         ) from None
     except (LocationError, OSError) as error:
-        raise CommandError(str(error), FAILED) from error
+        raise CommandError(explain(error), FAILED) from error
     return OK

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 
 from headwater_host.capture.filesystem import Location, LocationError
 from headwater_host.capture.log_id import LogIdError
-from headwater_host.exits import FAILED, USAGE, CommandError
+from headwater_host.exits import FAILED, USAGE, CommandError, explain
 from headwater_spark.place import Place
 from headwater_spark.session import NO_CONNECT
 
@@ -119,7 +119,7 @@ def check_writable(place: Place, option: str = "--out") -> None:
             probe.create(b"")
             probe.remove()
         except OSError as error:
-            raise CommandError(f"{option}: cannot write to {place}: {error}", FAILED) from error
+            raise CommandError(f"{option}: cannot write to {place}: {explain(error)}", FAILED) from error
         except LocationError as error:
             raise CommandError(str(error), USAGE) from error
         return
@@ -135,7 +135,7 @@ def failed(error: Exception, out: object) -> CommandError:
     """Return the error of a command that writes to `out`. Errors of a full disk do not name a file."""
     if isinstance(error, OSError) and error.strerror and not error.filename:
         return CommandError(f"cannot write to {out}: {error.strerror}", FAILED)
-    return CommandError(str(error), FAILED)
+    return CommandError(explain(error), FAILED)
 
 
 def _check_java() -> None:

@@ -9,6 +9,7 @@ from headwater_host.capture.filesystem import LocationError
 from headwater_host.cli.options import FILE, LOCATION, REPEATABLE, STORAGE, STORAGE_HELP, option
 from headwater_host.exits import FAILED, OK, USAGE, CommandError
 from headwater_spark.arguments import existing_tables
+from headwater_spark.launch import failed
 
 
 def add_parser(actions: Any) -> None:
@@ -58,8 +59,7 @@ def run(args: argparse.Namespace) -> int:
     except LocationError as error:
         raise CommandError(str(error), USAGE) from error
     except OSError as error:
-        what = f"{error.filename}: {error.strerror}" if error.filename else str(error)
-        raise CommandError(what, FAILED) from error
+        raise failed(error, path) from error
     print(f"{headline(findings)}:")
     for finding in findings:
         print(f"{finding.level:4}  {finding.text}")

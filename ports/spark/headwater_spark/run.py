@@ -17,6 +17,7 @@ from pathlib import Path
 
 from headwater_host.capture.filesystem import is_remote
 from headwater_host.capture.readers import save_reader
+from headwater_host.exits import explain
 from headwater_spark import buckets
 from headwater_spark.batches import GROW, WORK, Batches, BatchFiles, BatchPlan, BusyError, LogRange
 from headwater_spark.columns import Stored
@@ -325,7 +326,7 @@ class Run:
             try:
                 save_reader(Path(one.path), batch.tables, one.end.sequence)
             except OSError as error:
-                self._options.say(f"{one.path}: cannot save the position for retention: {error}")
+                self._options.say(f"{one.path}: cannot save the position for retention: {explain(error)}")
 
 
 def _sweep(root: Path) -> None:

@@ -50,7 +50,8 @@ def run(args: argparse.Namespace, logs: Sequence[Log], out: Place, settings: dic
         try:
             check_log(log)
         except FileNotFoundError:
-            say(f"{log.location} has no capture log yet: waiting for it")
+            wait = "--available-now does not wait for it" if args.available_now else "waiting for it"
+            say(f"{log.location} has no capture log yet: {wait}")
     if args.checkpoint:
         check_writable(Place.at(args.checkpoint), "--checkpoint")
     with started(args) as spark:

@@ -47,7 +47,7 @@ from headwater_host.cli.options import (
     subcommand,
 )
 from headwater_host.cli.stdout import check_reader
-from headwater_host.exits import FAILED, OK, USAGE, CommandError
+from headwater_host.exits import FAILED, OK, USAGE, CommandError, explain
 from headwater_host.inspect.records import decoded
 from headwater_host.private import opened
 from headwater_host.progress import Display, Step
@@ -165,8 +165,7 @@ def run(arguments: argparse.Namespace) -> int:
             raise CommandError(
                 f"cannot write {getattr(arguments, where)}: {error.strerror}", FAILED
             ) from error
-        what = str(error) if error.filename is None else f"{error.filename}: {error.strerror}"
-        raise CommandError(what, USAGE) from error
+        raise CommandError(explain(error), USAGE) from error
 
 
 def _reader(arguments: argparse.Namespace, damage: _Damage) -> CaptureReader:
@@ -545,7 +544,7 @@ def _ship(arguments: argparse.Namespace) -> int:
         except (ShipError, OSError) as error:
             # The network or the disk may be back at the next look.
             status = FAILED
-            print(f"headwater: {error}", file=sys.stderr, flush=True)
+            print(f"headwater: {explain(error)}", file=sys.stderr, flush=True)
         if stop.wait(arguments.watch):
             return status
 

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, NoReturn, Protocol
 
 from headwater_host.cli.options import subcommand
 from headwater_host.errors import ClientError
-from headwater_host.exits import FAILED, OK, SIGNALLED, USAGE, CommandError, code_of
+from headwater_host.exits import FAILED, OK, SIGNALLED, USAGE, CommandError, code_of, explain
 
 
 class _Parser(argparse.ArgumentParser):
@@ -150,7 +150,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     def complain(error: Exception) -> None:
         if not getattr(args, "quiet", False):
-            print(f"headwater: {error}", file=sys.stderr)
+            print(f"headwater: {explain(error)}", file=sys.stderr)
 
     try:
         if not arguments:
@@ -171,11 +171,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         if isinstance(error, BrokenPipeError):  # the reader closed the pipe, as head -1 does
             return OK
-        complain(
-            error
-            if error.filename is not None or not error.strerror
-            else CommandError(error.strerror, FAILED)
-        )
+        complain(error)
         return FAILED
     except KeyboardInterrupt:
         return SIGNALLED + 2
