@@ -143,6 +143,22 @@ def test_repair_of_a_log_that_is_being_written(tmp_path: Path, capsys: pytest.Ca
     assert "another writer has the capture log open" in capsys.readouterr().err
 
 
+def test_export_to_standard_output(
+    tmp_path: Path, capfdbinary: pytest.CaptureFixture[bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    write_log(tmp_path / "log", [1, 1])
+    assert main(["capture", "export", "log", "--pcap", "file"]) == 0
+    capfdbinary.readouterr()
+    assert main(["capture", "export", "log", "--pcap", "-"]) == 0
+    assert capfdbinary.readouterr() == ((tmp_path / "file").read_bytes(), b"2 records\n")
+    with Path("/dev/full").open("wb") as full:
+        command = [sys.executable, "-m", "headwater_host", "capture", "export", "log", "--pcap", "-"]
+        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, env=ENVIRONMENT, check=False)
+    assert (done.returncode, done.stderr) == (1, b"headwater: No space left on device\n")
+    assert not Path("-").exists()
+
+
 @each_row(
     "words, code, says",
     [

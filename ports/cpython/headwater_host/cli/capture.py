@@ -126,7 +126,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         remove, "--unread", "Segments that a reader has not taken; default: keep", choice("keep", "remove")
     )
     option(remove, "--dry-run", "Only print what would be removed", FLAG)
-    option(export, "--pcap", "File to write, in the pcapng format", FILE, required=True)
+    option(export, "--pcap", "Pcapng file to write; - writes standard output", FILE, required=True)
     option(ship_, "--watch", "Repeat with this time between, until SIGTERM or SIGINT", DURATION)
     option(ship_, "--check", "What is compared of each copy; default: content", choice("content", "size"))
     text = f"Name for retention; each target needs its own; default: {READER}"
@@ -160,7 +160,7 @@ def run(arguments: argparse.Namespace) -> int:
     except OSError as error:
         if error.errno in _FULL:
             where = _WRITTEN.get(arguments.capture_command)
-            if where is None:
+            if where is None or str(getattr(arguments, where)) == "-":
                 raise  # standard output
             raise CommandError(
                 f"cannot write {getattr(arguments, where)}: {error.strerror}", FAILED
@@ -442,6 +442,11 @@ def _export(arguments: argparse.Namespace) -> int:
     records = (record for block in blocks for record in _wanted(block, arguments.peer))
     # Open the log before the file is created or overwritten.
     list_log(arguments.directory, parse_storage(arguments.storage))
+    if str(arguments.pcap) == "-":
+        count = pcapng.export(records, sys.stdout.buffer)
+        sys.stdout.buffer.flush()
+        print(f"{count} records", file=sys.stderr)
+        return damage.status
     with open(arguments.pcap, "wb", opener=opened) as out:
         count = pcapng.export(records, out)
     print(f"{count} records in {arguments.pcap}")
