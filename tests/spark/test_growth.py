@@ -482,3 +482,21 @@ def test_the_commands_of_tables(tmp_path: Path, capsys: pytest.CaptureFixture[st
     (tmp_path / "empty").mkdir()
     assert main(["pipeline", "compact", "--out", str(tmp_path / "empty")]) == 1
     assert "has no tables" in capsys.readouterr().err
+
+
+def test_settings_that_change_between_batches_are_reported_once(tmp_path: Path) -> None:
+    """Duplicates are found by identity and within the horizon."""
+    log, out = tmp_path / "log", tmp_path / "out"
+
+    def said(number: int, **settings: Any) -> list[str]:
+        lines: list[str] = []
+        grow(InProcess(), [extend(log, block(4 * number))], out, say=lines.append, **settings)
+        return [line for line in lines if line.startswith("warning: ")]
+
+    changed = "changed since batch {}: duplicates of messages that the tables have may be stored"
+    other = {"board": "field:id", "boot": "value:0"}
+    assert said(0) == []
+    assert said(1, identity=other) == [f"warning: the sources of the identity {changed.format(1)}"]
+    assert said(2, identity=dict(reversed(other.items()))) == []
+    assert said(3, identity=other, horizon_ns=10**9) == [f"warning: the horizon {changed.format(3)}"]
+    assert said(4, identity=other, horizon_ns=10**9) == []

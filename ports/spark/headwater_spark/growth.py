@@ -114,10 +114,23 @@ def grow(
             if run.plan(batch):
                 break
             completed += run.complete()
+        _warn_of_changes(before, settings, say)
         result = run.carry_out(batch, plans)
         result.completed = completed
         result.seconds = time.monotonic() - began
         return result
+
+
+def _warn_of_changes(before: BatchPlan, settings: Mapping[str, Any], say: Say) -> None:
+    """Say which settings differ from those of the batch before, so that duplicates across the two are not found."""
+    if before.kind == REQUARANTINE:
+        return  # its identity is for what it takes out of quarantine
+    for name, what in (("identity", "the sources of the identity"), ("horizon_ns", "the horizon")):
+        if name in before.settings and before.settings[name] != settings[name]:
+            say(
+                f"warning: {what} changed since batch {before.number}: duplicates of messages that the tables have "
+                "may be stored"
+            )
 
 
 def compact(
