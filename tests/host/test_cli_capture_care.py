@@ -121,7 +121,7 @@ def test_prune_keeps_what_a_reader_needs(tmp_path: Path, capsys: pytest.CaptureF
 def test_repair(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write_log(tmp_path, [2], [1])
     assert capture("repair", tmp_path) == 0
-    assert capsys.readouterr().out == "nothing to repair\n"
+    assert capsys.readouterr().out == "nothing to repair: all segments are sealed; `verify` checks them\n"
     path = reopen_last(tmp_path)
     path.write_bytes(path.read_bytes() + b"torn")
     assert capture("repair", tmp_path) == 0

@@ -89,7 +89,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         commands,
         "repair",
         "cut the torn tail and seal what a crash has left open",
-        "A gateway does so when it starts. Damaged blocks are reported and not changed.",
+        "A gateway does so when it starts. Damaged blocks of these segments are reported and not changed; `verify` "
+        "checks the others.",
     )
     export = subcommand(
         commands,
@@ -505,7 +506,7 @@ def _repair(arguments: argparse.Namespace) -> int:
     if str(recovery):
         print(recovery)
     if not (recovery.sealed or str(recovery)):
-        print("nothing to repair")
+        print("nothing to repair: all segments are sealed; `verify` checks them")
     return FAILED if recovery.problems else OK
 
 
