@@ -170,6 +170,8 @@ def test_another_log_is_not_overwritten(tmp_path: Path) -> None:
     assert list_readers(two) == {}
     with pytest.raises(ShipError, match="is the log itself"):
         ship(one, f"file://{one}")
+    with pytest.raises(ShipError, match="or a directory in it"):
+        ship(one, one / "copy")
 
 
 def test_one_process_ships_at_a_time(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -80,6 +80,13 @@ def test_what_the_progress_says(
         assert capture(words, log) == 0
 
 
+@pytest.mark.parametrize("text", ["65536", "64KiB", "64 KiB", "64k"])
+def test_sizes(tmp_path: Path, capsys: pytest.CaptureFixture[str], text: str) -> None:
+    write_log(tmp_path, [100], [100_000], [1_000])
+    assert capture("prune", tmp_path, "--max-bytes", text, "--json") == 0
+    assert len(segments(tmp_path)) == 1
+
+
 def test_prune_by_age_and_size(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     now = time.time_ns()
     for days in (40, 20, 1):

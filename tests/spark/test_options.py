@@ -37,6 +37,7 @@ def test_names_in_lower_case_as_spark_hands_them_over() -> None:
         ("32 MB", 32 << 20),
         ("2K", 2048),
         ("1GiB", 1 << 30),
+        ("1t", 1 << 40),
     ],
 )
 def test_sizes(text: str, size: int) -> None:

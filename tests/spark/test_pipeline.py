@@ -390,6 +390,8 @@ def test_a_place_that_cannot_be_written_is_an_error(tmp_path: Path) -> None:
         (["--capture", ".", "--logical-topic", "a/#/b"], "a/#/b: not a valid topic filter"),
         (["--capture", ".", "--max-message", "2g"], "2g: a size here is 1 to 1g"),
         ([], "--capture"),
+        (["stream", "--available-now", "--capture", "/no/such/place"], "/no/such/place does not exist"),
+        (["stream", "--available-now", "--capture", "empty"], "no capture log in"),
     ],
 )
 def test_a_wrong_command_line_says_what_is_wrong(
@@ -401,8 +403,9 @@ def test_a_wrong_command_line_says_what_is_wrong(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "empty").mkdir()
+    words = options if options[:1] == ["stream"] else ["run", *options]
     try:
-        code = main(["pipeline", "run", "--out", str(tmp_path / "out"), *options])
+        code = main(["pipeline", words[0], "--out", str(tmp_path / "out"), *words[1:]])
     except SystemExit as error:
         code = int(error.code or 0)
     assert code == 2

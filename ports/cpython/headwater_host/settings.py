@@ -55,16 +55,16 @@ def whole(least: int, most: int) -> Callable[[object], int]:
     return convert
 
 
-_UNITS = {"KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "TiB": 1 << 40}
+_UNITS = {"k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
 
 
 def size(value: object) -> int:
-    """Convert a number of bytes, at least 1: a whole number, or text such as "64 MiB"."""
+    """Convert a number of bytes, at least 1: a whole number, or text such as "64 MiB" or "64m"."""
     if isinstance(value, str):
-        found = re.fullmatch(r"([0-9]{1,15}) ?([KMGT]iB)", value)
+        found = re.fullmatch(r"([0-9]{1,15}) ?(?:([KMGT])iB|([kmgt]))", value)
         if found is None:
             raise ValueError
-        value = int(found[1]) * _UNITS[found[2]]
+        value = int(found[1]) * _UNITS[(found[2] or found[3]).lower()]
     return whole(1, 1 << 60)(value)
 
 

@@ -32,6 +32,15 @@ def size(most: str) -> Callable[[str], int]:
     return parse
 
 
+def require_log(log: Log) -> None:
+    """Raise CommandError if a log cannot be read, or there is none."""
+    try:
+        check_log(log)
+    except FileNotFoundError as error:
+        what = f"{log.location} does not exist" if error.filename else str(error)
+        raise CommandError(f"--capture: {what}", USAGE) from error
+
+
 def check_log(log: Log) -> None:
     """Raise CommandError if a log cannot be read, FileNotFoundError if there is none."""
     try:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 
-_UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
-_SIZE = re.compile(r"([0-9]{1,18})\s*([kmg]?)(?:i?b)?", re.IGNORECASE)
+_UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
+_SIZE = re.compile(r"([0-9]{1,18})\s*([kmgt]?)(?:i?b)?", re.IGNORECASE)
 #: The frames of a batch are one Arrow array, which has 32-bit offsets.
 MAX_PARTITION_BYTES = 1 << 30
 MAX_BATCH_ROWS = 1 << 20
@@ -26,7 +26,7 @@ MAX_MESSAGE = 100 << 20
 
 
 def parse_size(text: str) -> int:
-    """Return the bytes of a number with optional k, m or g (KiB, MiB, GiB). Raises ValueError."""
+    """Return the bytes of a number with optional k, m, g or t (KiB to TiB). Raises ValueError."""
     found = _SIZE.fullmatch(text.strip())
     if found is None:
         raise ValueError("not a size such as 33554432 or 32m")

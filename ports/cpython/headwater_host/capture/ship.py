@@ -104,8 +104,8 @@ def _ship_one(
 
 def _claim(directory: Path, place: Folder) -> None:
     """Give an empty target the log's id. Raises ShipError if it has another log."""
-    if not is_remote(place.location) and Path(place.location).resolve() == directory.resolve():
-        raise ShipError(f"{place.location} is the log itself")
+    if not is_remote(place.location) and Path(place.location).resolve().is_relative_to(directory.resolve()):
+        raise ShipError(f"{place.location} is the log itself, or a directory in it")
     own = log_id(directory)
     try:
         found = log_id(place.location, place.storage)
