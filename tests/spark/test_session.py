@@ -31,14 +31,21 @@ session.stop()
 """
 
 
-def test_settings_beside_pyspark_count(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    spark, home = tmp_path / "pyspark", tmp_path / "home"
-    for folder in (spark / "jars", spark / "conf", home):
-        folder.mkdir(parents=True)
-    (spark / "conf" / "spark-defaults.conf").write_text("spark.driver.memory 2g")
+@pytest.fixture
+def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A directory that is taken for that of PySpark."""
+    spark = tmp_path / "pyspark"
+    (spark / "jars").mkdir(parents=True)
     (spark / "__init__.py").touch()
     spec = importlib.util.spec_from_file_location("pyspark", spark / "__init__.py")
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: spec)
+    return spark
+
+
+def test_settings_beside_pyspark_count(tmp_path: Path, installed: Path) -> None:
+    home = tmp_path / "home"
+    (installed / "conf").mkdir()
+    (installed / "conf" / "spark-defaults.conf").write_text("spark.driver.memory 2g")
     assert link_spark(home)
     assert (home / "conf" / "spark-defaults.conf").exists()
     assert sorted(link.name for link in home.iterdir()) == ["conf", "jars"]
@@ -71,15 +78,11 @@ def test_spark_starts_without_a_cache_that_can_be_written(tmp_path: Path) -> Non
     assert home.endswith("site-packages/pyspark"), "it uses the one that is installed"
 
 
-def test_a_link_follows_what_is_beside_pyspark(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    spark, home = tmp_path / "pyspark", tmp_path / "home"
-    (spark / "jars").mkdir(parents=True)
-    (spark / "__init__.py").touch()
-    spec = importlib.util.spec_from_file_location("pyspark", spark / "__init__.py")
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: spec)
+def test_a_link_follows_what_is_beside_pyspark(tmp_path: Path, installed: Path) -> None:
+    home = tmp_path / "home"
     home.mkdir()
     (home / "jars").symlink_to(tmp_path / "elsewhere")
-    (home / "conf").symlink_to(spark / "conf")
+    (home / "conf").symlink_to(installed / "conf")
     assert link_spark(home)
-    assert (home / "jars").readlink() == spark / "jars"
+    assert (home / "jars").readlink() == installed / "jars"
     assert not (home / "conf").is_symlink()

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from headwater_host.capture.filesystem import Location, LocationError
 from headwater_host.capture.manifest import list_log
 from headwater_host.exits import USAGE, CommandError, explain
-from headwater_spark.launch import tables_at
+from headwater_spark.launch import say, tables_at
 from headwater_spark.place import Place
 from headwater_spark.sizes import parse_size
 
@@ -32,25 +32,20 @@ def size(most: str) -> Callable[[str], int]:
     return parse
 
 
-def require_log(log: Log) -> None:
-    """Raise CommandError if a log cannot be read, or there is none."""
-    try:
-        check_log(log)
-    except FileNotFoundError as error:
-        what = f"{log.location} does not exist" if error.filename else str(error)
-        raise CommandError(f"--capture: {what}", USAGE) from error
-
-
-def check_log(log: Log) -> None:
-    """Raise CommandError if a log cannot be read, FileNotFoundError if there is none."""
-    try:
-        list_log(*log)
-    except FileNotFoundError:
-        raise
-    except NotADirectoryError as error:
-        raise CommandError(f"--capture: {log.location} is not a directory", USAGE) from error
-    except (OSError, LocationError) as error:
-        raise CommandError(f"--capture: {explain(error)}", USAGE) from error
+def check_logs(logs: Iterable[Log], *, wait: bool = False) -> None:
+    """Raise CommandError if a log cannot be read, or is missing and the command does not `wait` for it."""
+    for log in logs:
+        try:
+            list_log(*log)
+        except FileNotFoundError as error:
+            if not wait:
+                what = f"{log.location} does not exist" if error.filename else str(error)
+                raise CommandError(f"--capture: {what}", USAGE) from error
+            say(f"{log.location} has no capture log yet: waiting for it")
+        except NotADirectoryError as error:
+            raise CommandError(f"--capture: {log.location} is not a directory", USAGE) from error
+        except (OSError, LocationError) as error:
+            raise CommandError(f"--capture: {explain(error)}", USAGE) from error
 
 
 def existing_tables(option: str, location: Location, storage: Iterable[tuple[str, str]]) -> Place:

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any
 from headwater.mqtt.packets import check_filter
 from headwater_host.capture.filesystem import LocationError, is_remote
 from headwater_host.cli.options import STORAGE, STORAGE_HELP, directory, location, whole
-from headwater_host.exits import FAILED, OK, USAGE, CommandError
+from headwater_host.exits import FAILED, OK, USAGE, CommandError, explain
 from headwater_spark import compact_command, records, report_command, stream_command
-from headwater_spark.arguments import require_log, size
+from headwater_spark.arguments import check_logs, size
 from headwater_spark.identity import Identity
 from headwater_spark.launch import check_writable, failed, say, started, tables_at
 from headwater_spark.place import Place
@@ -198,7 +198,7 @@ def _stream(args: argparse.Namespace) -> int:
             f"--checkpoint: name a directory for the positions of Spark's query, which cannot be in {out}",
             USAGE,
         )
-    stream_command.check_logs(logs, wait=not args.available_now)
+    check_logs(logs, wait=not args.available_now)
     check_writable(out)
     return stream_command.run(args, logs, out, chosen)
 
@@ -290,13 +290,10 @@ def _check_places(args: argparse.Namespace) -> list[Log]:
             raise CommandError(f"--sent: {path} is not a file", USAGE)
         try:
             records.check(path)
-        except OSError as error:
-            raise CommandError(f"--sent: {path}: {error.strerror}", USAGE) from error
-        except ValueError as error:
-            raise CommandError(f"--sent: {path}: {error}", USAGE) from error
+        except (OSError, ValueError) as error:
+            raise CommandError(f"--sent: {explain(error)}", USAGE) from error
     logs = _logs(args)
-    for log in logs:
-        require_log(log)
+    check_logs(logs)
     return logs
 
 

@@ -45,7 +45,8 @@ def read(paths: Iterable[str | os.PathLike[str]]) -> dict[str, Record]:
 def check(path: Path) -> None:
     """Raise ValueError if a file has text, but no line of a record: then nothing would be compared. Raises OSError."""
     if next(iter(_lines(path)), None) is None and path.read_bytes().strip():
-        raise ValueError('no line is a message such as {"board": "b1", "boot": 1, "seq": 5, "qos": 1}')
+        example = '{"board": "b1", "boot": 1, "seq": 5, "qos": 1}'
+        raise ValueError(f"{path}: no line is a message such as {example}")
 
 
 def _lines(path: Path) -> Iterable[dict[str, Any]]:

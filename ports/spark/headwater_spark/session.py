@@ -7,7 +7,7 @@ import importlib.util
 import os
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -74,10 +74,11 @@ def _pyspark() -> Path:
 
 
 @contextmanager
-def _quick_python() -> Iterator[None]:
-    """Let a Spark that starts here use a SPARK_HOME of `link_spark`, unless the environment names one, or another
+def _quick_python(master: str) -> Iterator[None]:
+    """Let a local Spark that starts here use a SPARK_HOME of `link_spark`, unless the environment names one, or another
     Python, or the user's cache cannot be written."""
-    if "SPARK_HOME" in os.environ or os.environ["PYSPARK_PYTHON"] != sys.executable:
+    own_python = os.environ["PYSPARK_PYTHON"] == sys.executable
+    if not master.startswith("local") or "SPARK_HOME" in os.environ or not own_python:
         yield
         return
     # The same directory each time need not be removed, even after a kill.
@@ -121,7 +122,7 @@ def local_session(
     builder = SparkSession.builder.appName(name).master(master)
     for key, value in (defaults | (settings or {})).items():
         builder = builder.config(key, value)
-    with _quick_python() if master.startswith("local") else nullcontext():
+    with _quick_python(master):
         session = builder.getOrCreate()
     session.sparkContext.setLogLevel("ERROR")
     return session

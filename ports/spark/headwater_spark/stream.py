@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -85,7 +86,6 @@ class Stream:
         self._stopping = threading.Event()
         self._named = threading.Event()
         self._name = ""
-        self._checkpoint = Path()
         self._error: BaseException | None = None
         self._reached: dict[str, Position] = {}
         # Spark adds batches in a thread of its own.
@@ -116,16 +116,16 @@ class Stream:
             self._begin()
         except _StopError:
             return
-        self._checkpoint = (checkpoint or self._default_checkpoint()).absolute()
+        checkpoint = (checkpoint or self._default_checkpoint()).absolute()
         writer = self._positions(spark, bytes_per_trigger).writeStream
         # Without `file:`, it would be in the default file system of Hadoop's configuration.
-        writer = writer.option("checkpointLocation", f"file://{self._checkpoint}")
+        writer = writer.option("checkpointLocation", f"file://{checkpoint}")
         when: dict[str, Any] = (
             {"availableNow": True}
             if trigger is None
             else {"processingTime": f"{round(trigger * 1000)} milliseconds"}
         )
-        query = writer.foreachBatch(self._batch).trigger(**when).start()
+        query = writer.foreachBatch(partial(self._batch, checkpoint)).trigger(**when).start()
         self._name = query.id
         self._named.set()
         self._wait(query)
@@ -184,13 +184,13 @@ class Stream:
                     grow(self._engine, (), self._out, **self._settings | {"derive_every_s": 0})
                     self._last_s = None
 
-    def _batch(self, frame: DataFrame, number: int) -> None:
-        """Add a micro-batch to the tables. `frame` has its positions; to read them there takes a job of Spark."""
+    def _batch(self, checkpoint: Path, frame: DataFrame, number: int) -> None:
+        """Add a micro-batch to the tables. `frame` has its positions too, but reading them there takes a Spark job."""
         try:
             self._named.wait()
-            found = _offset(self._checkpoint, number)
-            # A log that the offset before has not begins with the next micro-batch.
-            known = _offset(self._checkpoint, number - 1) if number else found
+            found = _offset(checkpoint, number)
+            # A log that is not in the previous offset begins with the next micro-batch.
+            known = _offset(checkpoint, number - 1) if number else found
             upto = {log: found[log] for log in known if found[log] != self._reached.get(log)}
             if upto:
                 self.add(upto, number)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from headwater_host.cli.options import directory, seconds, whole
 from headwater_host.exits import OK
-from headwater_spark.arguments import check_log, require_log, size
+from headwater_spark.arguments import size
 from headwater_spark.launch import check_writable, say, started
 from headwater_spark.place import Place
 from headwater_spark.sizes import COMPACT_EVERY, DERIVE_S, TRIGGER_BYTES, TRIGGER_S
@@ -39,18 +39,6 @@ OPTIONS: tuple[tuple[str, str | None, Any, Any, str], ...] = (
         "Merge small files after N batches; 0: never; default: %(default)s",
     ),
 )
-
-
-def check_logs(logs: Sequence[Log], *, wait: bool) -> None:
-    """Raise CommandError if a log cannot be read, or is missing and the stream does not `wait` for it."""
-    for log in logs:
-        if not wait:
-            require_log(log)
-            continue
-        try:
-            check_log(log)
-        except FileNotFoundError:
-            say(f"{log.location} has no capture log yet: waiting for it")
 
 
 def run(args: argparse.Namespace, logs: Sequence[Log], out: Place, settings: dict[str, Any]) -> int:
