@@ -45,7 +45,9 @@ def explain(error: Exception) -> str:
     """Return an error's text for one line: of an OSError the file, if it names one, and the cause without its code."""
     if not isinstance(error, OSError) or not error.strerror:
         return str(error)
-    return error.strerror if error.filename is None else f"{error.filename}: {error.strerror}"
+    # Of a file that cannot be moved, its new place.
+    name = error.filename2 or error.filename
+    return error.strerror if name is None else f"{name}: {error.strerror}"
 
 
 def code_of(error: ClientError) -> int:

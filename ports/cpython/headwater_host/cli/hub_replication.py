@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from headwater_host.cli.options import FILE, FLAG, option, subcommand
 from headwater_host.errors import ClientError, FmqRequestError
-from headwater_host.exits import FAILED, OK, USAGE, CommandError
+from headwater_host.exits import FAILED, OK, USAGE, CommandError, explain
 from headwater_host.hub import config as hub_config
 from headwater_host.hub.config import HubConfig, ReplicationConfig
 from headwater_host.hub.errors import StorageError
@@ -23,11 +23,11 @@ if TYPE_CHECKING:
 
 #: Seconds that a hub has to answer.
 _ANSWER = 5.0
-#: Seconds until a promoted slave leads, and between looks whether it does.
+#: Seconds to wait until a promoted slave leads, and between two checks.
 _LEAD, _LOOK = 120.0, 0.2
-#: Times that fencing is repeated until every slave that answers is fenced.
+#: Maximum number of times that fencing is repeated until every slave that answers is fenced.
 _TRIES = 4
-#: Seconds that another promotion has to end, and between looks whether it has.
+#: Seconds to wait until another promotion has ended, and between two checks.
 _OTHER, _OTHER_LOOK = 5.0, 0.5
 
 
@@ -84,10 +84,7 @@ def run(args: argparse.Namespace) -> int:
     except StorageError as error:
         raise CommandError(str(error), FAILED) from error
     except OSError as error:
-        # Of a file that is moved, its new place.
-        named = error.filename2 or error.filename
-        what = str(error) if named is None else f"{named}: {error.strerror}"
-        raise CommandError(what, FAILED) from error
+        raise CommandError(explain(error), FAILED) from error
 
 
 def _replication(path: Path) -> tuple[HubConfig, ReplicationConfig]:
@@ -210,7 +207,7 @@ async def _promoted(replication: ReplicationConfig, *, force: bool) -> int:
     for _ in range(_TRIES):
         if len(fenced) == len(chosen.slaves):
             break
-        # Another promotion may run. A slave that is left fenced for that one would follow no leader of this one.
+        # Another promotion may be running. A slave that stays fenced for it would not follow this one's leader.
         await asyncio.sleep(random.uniform(0.2, 2.0))
         chosen, fenced = await _fenced(replication, force=force)
     # Some may have failed since they answered.
@@ -235,35 +232,34 @@ async def _promoted(replication: ReplicationConfig, *, force: bool) -> int:
 
 
 async def _look(replication: ReplicationConfig) -> dict[str, dict[str, Any]]:
-    """Return the status of each hub that answers. If a promotion has begun, it gets a few seconds to end: another one
-    would depose its leader."""
-    errors: dict[str, str] = {}
+    """Return the status of each hub that answers. Wait a few seconds for a promotion that has begun: another one would
+    depose its leader."""
+    said: set[str] = set()
+
+    def say_once(text: str) -> None:
+        if text not in said:
+            print(text, file=sys.stderr)
+        said.add(text)
 
     async def look(name: str) -> dict[str, Any] | None:
         try:
             return await _ask(replication, name)
         except ClientError as error:
-            if errors.get(name) != str(error):
-                print(f"{name}: no answer: {error}", file=sys.stderr)
-            errors[name] = str(error)
+            say_once(f"{name}: no answer: {error}")
             return None
 
     deadline = time.monotonic() + _OTHER
-    waiting = 0
     while True:
-        # At once: a hub that is cut off answers after a timeout only.
+        # Ask all hubs at once, since one that is cut off costs a timeout.
         answers = zip(replication.hubs, await asyncio.gather(*map(look, replication.hubs)), strict=True)
         found = {name: one for name, one in answers if one is not None}
         promised = max((one["fence"] for one in found.values()), default=0)
         led = max((one["epoch"] for one in found.values()), default=0)
         if promised <= led or time.monotonic() > deadline:
             return found
-        if promised != waiting:
-            print(
-                f"slaves are fenced for epoch {promised}: waiting {_OTHER:.0f} s in case that promotion still runs",
-                file=sys.stderr,
-            )
-        waiting = promised
+        say_once(
+            f"slaves are fenced for epoch {promised}: waiting {_OTHER:.0f} s in case that promotion still runs"
+        )
         await asyncio.sleep(_OTHER_LOOK)
 
 
@@ -278,7 +274,7 @@ async def _fenced(replication: ReplicationConfig, *, force: bool) -> "tuple[Plan
     if chosen.risk:
         print(f"warning: {chosen.risk}", file=sys.stderr)
     fenced: dict[str, dict[str, Any]] = {}
-    # In one order, and no more after a refusal: so, of two promotions, one gets all slaves.
+    # Each promotion fences slaves in this order and stops at a refusal, so only one of two can fence them all.
     for name in chosen.slaves:
         try:
             fenced[name] = await _ask(

@@ -51,7 +51,7 @@ def plan(found: Mapping[str, Mapping[str, Any]], hubs: int, sync: int, *, force:
 def most_advanced(fenced: Mapping[str, Mapping[str, Any]]) -> str:
     """Return the slave with the newest state, after all of them were fenced.
 
-    A hub that another promotion has made a leader since is none: fencing it has ended its leadership.
+    A hub that another promotion has made a leader in the meantime does not count: the fence has ended its leadership.
     """
     histories = {
         name: Lineage.parse(str(one["lineage"])) for name, one in fenced.items() if one["role"] == "slave"
