@@ -73,9 +73,9 @@ def make_client(settings: "dict[str, Any]") -> "Client | FmqClient":
     if settings.get("protocol") == "fmq":
         from headwater.fmq.client import Client
     elif settings.get("version") == 5:
-        from headwater.mqtt.client5 import Client5 as Client  # type: ignore[assignment]
+        from headwater.mqtt.client5 import Client5 as Client  # type: ignore[assignment]  # one name for three classes
     else:
-        from headwater.mqtt.client import Client  # type: ignore[assignment]  # of two classes, one
+        from headwater.mqtt.client import Client  # type: ignore[assignment]  # one name for three classes
     return Client(
         dialer(settings),
         settings["name"].encode(),

@@ -55,16 +55,16 @@ def whole(least: int, most: int) -> Callable[[object], int]:
     return convert
 
 
-_UNITS = {"k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
+_UNITS = {name: 1 << 10 * n for n, unit in enumerate("KMGT", 1) for name in (f"{unit}iB", unit.lower())}
 
 
 def size(value: object) -> int:
     """Convert a number of bytes, at least 1: a whole number, or text such as "64 MiB" or "64m"."""
     if isinstance(value, str):
-        found = re.fullmatch(r"([0-9]{1,15}) ?(?:([KMGT])iB|([kmgt]))", value)
+        found = re.fullmatch(r"([0-9]{1,15}) ?([KMGT]iB|[kmgt])", value)
         if found is None:
             raise ValueError
-        value = int(found[1]) * _UNITS[(found[2] or found[3]).lower()]
+        value = int(found[1]) * _UNITS[found[2]]
     return whole(1, 1 << 60)(value)
 
 
